@@ -2,6 +2,7 @@
 
     Approved ──► digest checked ──► claim.1 ──► the tool runs ──► finished
                   no such tool, other bytes ──► claim.1 is Declined ─┐
+                  sealed values do not open ──► claim.1 is Declined ─┤
     Revoked, Lapsed ─────────────────────────────────────────────────┼─► finished, with the text
     Denied, Answered, Expired, Withdrawn, Superseded ────────────────┘   that the model reads
 
@@ -33,9 +34,11 @@ from ayes.consumers.tools import Registered
 from ayes.ledger import tracing
 from ayes.ledger.call import Call, attempt_of
 from ayes.ledger.clients.proofs import why_unproved
+from ayes.ledger.clients.sealing import Closed, opened
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import NOT_RUN, Status
 from ayes.ledger.log import Delivered
+from ayes.ledger.sealed_values import Opened
 from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ledger.tool_runner import NOT_DONE, NotDone, look_up, run_tool
 from ayes.projections.refusal_texts import tool_not_run
@@ -66,6 +69,8 @@ class ClaimedRun(Struct, frozen=True):
     tool: str
     arguments: str
     attempt: int
+    #: What its tool seals, opened; None: it seals nothing.
+    opened: Opened | None = None
 
 
 class ExecutorState(Struct, frozen=True):
@@ -80,12 +85,19 @@ class ExecutorState(Struct, frozen=True):
     unproved: str = ""
     #: What the tool's lookup says, or why it cannot tell. None: it was not asked.
     looked_up: e.ToolReturned | NotDone | str | None = None
+    #: What its tool seals, opened, or why not; None: it seals nothing.
+    opened: Opened | Closed | None = None
 
     @property
     def is_too_late(self) -> bool:
         """Whether the approval is valid no longer. Only the time of a claim's fact is certain."""
         until = self.call.valid_until
         return until is not None and self.now is not None and self.now >= until
+
+    @property
+    def may_run_again(self) -> bool:
+        is_open = not isinstance(self.opened, str)
+        return is_open and not self.is_too_late and not self.unproved
 
     @property
     def held(self) -> HandOn | None:
@@ -135,13 +147,14 @@ class Executor:
         declared = await _declared(ledger, call)
         if call.newer or not self._can_run(call, declared):
             return ExecutorState(call, declared, await ledger.log.clock())
-        found = await self._look_up(call)
+        plain = await _opened(ledger, call)
+        found = await self._look_up(call, plain)
         unproved = await why_unproved(ledger, call, starts=True)
         if unproved:
             _log.error("an approval does not follow from what is signed", why=unproved)
-        timed = call.valid_until is not None or call.stops
+        timed = call.valid_until is not None or call.stops or plain == "away"
         now = await ledger.log.clock() if timed else None
-        return ExecutorState(call, declared, now, unproved, looked_up=found)
+        return ExecutorState(call, declared, now, unproved, looked_up=found, opened=plain)
 
     def decide(self, seen: ExecutorState, handed: Delivered) -> Sequence[Effect[ClaimedRun]]:
         steps = self._steps(seen, handed)
@@ -170,7 +183,14 @@ class Executor:
             if _waited_s(seen, handed) < self._hand_on_for_s:
                 return [_hand_on(seen, handed, f"{call.wish.tool} of that version is not here")]
             return [Append(call.claim_slot, e.Declined(why="unknown_tool"))]
-        return [seen.held or self._claim(call)]
+        match seen.opened:
+            case "away" if _waited_s(seen, handed) < self._hand_on_for_s:
+                return [_hand_on(seen, handed, "the key of its thread is not here")]
+            case "away":
+                return [Append(call.claim_slot, e.Declined(why="unopened"))]
+            case "forgotten" | "unopened" | "misfit" as why:
+                return [Append(call.claim_slot, e.Declined(why=why))]
+        return [seen.held or self._claim(seen)]
 
     async def execute(self, ledger: Ledger, work: ClaimedRun) -> Append | None:
         slot = work.call.claim(work.attempt)
@@ -188,22 +208,29 @@ class Executor:
 
     async def _outcome(self, work: ClaimedRun) -> e.ToolReturned | e.ToolFailed | e.InDoubt:
         function = self._tools[work.tool].function
-        return await run_tool(function, work.arguments, work.attempt, key=str(work.call))
+        arguments = work.opened.arguments if work.opened is not None else work.arguments
+        outcome = await run_tool(function, arguments, work.attempt, key=str(work.call))
+        return work.opened.scrubbed(outcome) if work.opened is not None else outcome
 
-    async def _look_up(self, call: Call) -> e.ToolReturned | NotDone | str | None:
+    async def _look_up(
+        self, call: Call, plain: Opened | Closed | None
+    ) -> e.ToolReturned | NotDone | str | None:
         """Ask the tool's lookup about a call whose executor has died, more than once if it cannot
         tell.
         """
         lookup = self._tools[call.wish.tool].lookup
-        if call.status is not Status.RUNNING or lookup is None:
+        if call.status is not Status.RUNNING or lookup is None or isinstance(plain, str):
             return None
+        arguments = plain.arguments if plain is not None else call.arguments
         found: e.ToolReturned | NotDone | str = ""
         for pause_s in LOOKUP_PAUSES_S:
             await asyncio.sleep(pause_s)
-            found = await look_up(lookup, call.arguments, call.attempt, key=str(call.ref))
+            found = await look_up(lookup, arguments, call.attempt, key=str(call.ref))
             if not isinstance(found, str):
                 break
-        return found
+        if plain is None or isinstance(found, NotDone):
+            return found
+        return plain.said(found) if isinstance(found, str) else plain.scrubbed(found)
 
     def _is_ours(self, call: Call, handed: Delivered) -> bool:
         """Whether it may be for this executor to start the call now."""
@@ -233,25 +260,27 @@ class Executor:
         not_done = seen.looked_up is NOT_DONE
         repeatable = declared is not None and declared.repeatable
         if len(call.starts) < MAX_ATTEMPTS:
-            if not self._can_run(call, declared):
+            if not self._can_run(call, declared) or seen.opened == "away":
                 # Another executor may have the tool, and a lookup. The broker redelivers the call
                 # only after the starter's ack wait, which does not count.
                 if _waited_s(seen, call.starts[-1]) < ACK_WAIT_S + self._hand_on_for_s:
-                    why = f"{call.wish.tool} of that version is not here"
+                    why = f"{call.wish.tool} of that version, or the key of its thread, is not here"
                     return [_hand_on(seen, call.starts[-1], why)]
-            elif (repeatable or not_done) and not seen.is_too_late and not seen.unproved:
-                return [seen.held or self._claim(call, looked_up=not_done)]
+            elif (repeatable or not_done) and seen.may_run_again:
+                return [seen.held or self._claim(seen, looked_up=not_done)]
         unknown = seen.looked_up if isinstance(seen.looked_up, str) else ""
         asked = f"Its lookup cannot tell what became of it: {unknown}. " if unknown else ""
         asked += f"It is not started again, since {seen.unproved}. " if seen.unproved else ""
         return [Append(call.end_slot, _in_doubt(call, asked))]
 
-    def _claim(self, call: Call, *, looked_up: bool = False) -> Perform[ClaimedRun]:
+    def _claim(self, seen: ExecutorState, *, looked_up: bool = False) -> Perform[ClaimedRun]:
+        call, plain = seen.call, seen.opened
+        assert not isinstance(plain, str)
         slot = call.claim_slot
         started = e.ToolStarted(
             digest=call.digest, idempotency_key=str(call.ref), looked_up=looked_up
         )
-        work = ClaimedRun(call.ref, call.wish.tool, call.arguments, int(slot.tail[-1]))
+        work = ClaimedRun(call.ref, call.wish.tool, call.arguments, int(slot.tail[-1]), plain)
         return Perform(Append(slot, started, after=call.last_revocation), work)
 
 
@@ -289,6 +318,11 @@ async def _declared(ledger: Ledger, call: Call) -> e.ToolDeclared | None:
     except BadFact:  # its schema cannot be compiled
         return None
     return None if tool is None else tool.declared
+
+
+async def _opened(ledger: Ledger, call: Call) -> Opened | Closed | None:
+    tool = await ledger.tool_of(call)
+    return await opened(ledger, call, tool) if tool is not None and tool.declared.sealed else None
 
 
 def _waited_s(seen: ExecutorState, handed: Delivered) -> float:

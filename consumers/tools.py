@@ -88,6 +88,7 @@ class Tools(Mapping[str, Registered]):
         repeatable: bool = False,
         governs: bool = False,
         secret: Sequence[str] = (),
+        sealed: Sequence[str] = (),
         tool_class: ToolClass | None = None,
         undo: str = "",
         undo_within_s: float | None = None,
@@ -102,6 +103,8 @@ class Tools(Mapping[str, Registered]):
             governs: it can change policy, so people are asked about each call whatever rules say.
             secret: the arguments that no notice shows, as JSON pointers such as `/password`; `*`
                 stands for every key or index.
+            sealed: the arguments that are sealed before they are requested, as JSON pointers
+                without wildcards; the function receives them opened.
             tool_class: `reads`, `reversible`, `reversible_outside` or `irreversible`, for rules of
                 policies; without one it counts as irreversible.
             undo: the name of the tool that undoes what it did.
@@ -124,6 +127,7 @@ class Tools(Mapping[str, Registered]):
                 run_by="executor",
                 governs=governs,
                 secret=secret,
+                sealed=sealed,
                 tool_class=tool_class,
                 undo=undo,
                 undo_within_s=undo_within_s,

@@ -37,7 +37,9 @@ from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
 from ayes.ledger.subscriptions import ACK_WAIT_S
+from ayes.ledger.thread_keys import ThreadKeys
 from ayes.ledger.trust import Trust
+from ayes.ops.actions.forgetting import destroy_forgotten
 from ayes.ops.broker.logins import Logins
 from ayes.schemas.errors import BrokerAway, LogLost
 from ayes.schemas.logs import get_logger
@@ -136,6 +138,7 @@ async def working(
     declare: Callable[[], Awaitable[None]] | None = None,
     each: Callable[[list[RawMessage]], None] = lambda _facts: None,
     trust: Trust | None = None,
+    keys: ThreadKeys | None = None,
 ) -> AsyncGenerator[asyncio.Future[None]]:
     """Run these reactions for as long as the block does; then finish the work in progress.
 
@@ -144,6 +147,7 @@ async def working(
             another process must.
         each: called with all facts that the replica receives, as raw messages.
         trust: by what they judge signatures.
+        keys: with which executors open what is sealed; those of forgotten threads are destroyed.
 
     Raises:
         BadInput: it is of another log.
@@ -161,6 +165,10 @@ async def working(
             log.declare = declare
             ledger = Ledger.on(log, role)
             await ledger.trust_in(trust)
+            if keys is not None and role == "executor":
+                ledger.keys = keys
+                if found := await destroy_forgotten(ledger, keys):
+                    _log.warning("keys of forgotten threads were here", threads=[*map(str, found)])
             is_whole = not log.connection.login.workspaces
             if replica is None and is_whole and not reaction.replaces:
                 # Every role may read everything, so one replica serves all.

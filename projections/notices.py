@@ -29,7 +29,7 @@ from ayes.ledger.descriptions import (
 from ayes.ledger.validity import void_runs
 from ayes.projections.recipients import QUESTIONS
 from ayes.schemas import events as e
-from ayes.schemas import strict_json
+from ayes.schemas import sealed, strict_json
 from ayes.schemas.redaction import without
 from ayes.schemas.slots import CallRef
 from ayes.schemas.visible import flags, visible, visible_json
@@ -273,6 +273,7 @@ def _argument_lines(call: Call, secret: Sequence[str] | None) -> list[str]:
         if secret:
             return [f"{NOT_SHOWN}they cannot be read, and some of them are secret)"]
         text = raw
+    text = sealed.shown(text)
     shown = visible_json(text[:MAX_CHARACTERS])
     lines = [_cut(visible(one), _MAX_LINE) for one in shown.split("\n")[:MAX_LINES]]
     left = len(text) - MAX_CHARACTERS

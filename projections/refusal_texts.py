@@ -43,6 +43,13 @@ def _declined(call: Call) -> tuple[e.Ending, str] | None:
         case e.Declined(why="unproved"):
             what = "its approval does not follow from what people have signed."
             return "unproved", f"{none} {what}"
+        case e.Declined(why="forgotten"):
+            what = "what was sealed in this conversation was forgotten, and cannot be opened."
+            return "forgotten", f"{none} {what}"
+        case e.Declined(why="unopened"):
+            return "unopened", f"{none} a sealed value in it cannot be opened."
+        case e.Declined(why="misfit"):
+            return "misfit", f"{none} what was sealed in it does not fit the schema of the tool."
         case e.Revoked(answer=None, reason=reason):
             what = "it was approved, and a person took the approval back before it started."
             return "revoked", f"{none} {what}{_why('Their reason', reason)}"

@@ -23,6 +23,7 @@ from ayes.ledger.lifecycle import Status
 from ayes.projections.notices import CUT, NOT_SHOWN, Notice, notice
 from ayes.schemas import events as e
 from ayes.schemas.redaction import REDACTED
+from ayes.schemas.sealed import SEALED
 from ayes.schemas.visible import flags, visible
 
 #: The names of the buttons, of the form for a reason, and of its fields.
@@ -79,7 +80,7 @@ def is_whole(call: Call, words: Notice) -> bool:
     if asking is None or asking.confirm is not None or asking.signed or flags(call.arguments):
         return False
     # Arguments that contain these words only cost a visit to the console.
-    left_out = any(one in words.body for one in (REDACTED, CUT, NOT_SHOWN))
+    left_out = any(one in words.body for one in (REDACTED, SEALED, CUT, NOT_SHOWN))
     return not left_out and not any(line.endswith(_ELLIPSIS) for line in words.body.splitlines())
 
 

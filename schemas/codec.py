@@ -33,6 +33,8 @@ UPCASTS: Final[dict[tuple[str, int], Upcast]] = {
     # A value was added.
     ("Declined", 1): lambda old: old,
     ("ToolRefused", 1): lambda old: old,
+    ("Declined", 2): lambda old: old,
+    ("ToolRefused", 2): lambda old: old,
 }
 
 

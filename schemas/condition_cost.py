@@ -79,6 +79,39 @@ def read(text: str) -> Counted:
     return found
 
 
+def places_read(text: str) -> set[tuple[str, ...]]:
+    """The places of the arguments that a condition may read, as the keys that lead there. Of what
+    it reaches in another way than by names, the place around it; so it reads nothing else.
+    """
+    tokens = [
+        (str(one.lastgroup), one.group())
+        for one in _TOKEN.finditer(text)
+        if one.lastgroup != "blank"
+    ]
+    return {
+        _path(tokens, at + 1)
+        for at, (kind, word) in enumerate(tokens)
+        if kind == "name" and word.strip("`") == "args"
+    }
+
+
+def _path(tokens: list[tuple[str, str]], at: int) -> tuple[str, ...]:
+    path = []
+    while True:
+        match [word for _, word in tokens[at : at + 4]]:
+            case [".", "?", name, *rest] if tokens[at + 2][0] == "name" and rest[:1] != ["("]:
+                path.append(name.strip("`"))
+                at += 3
+            case [".", name, *rest] if tokens[at + 1][0] == "name" and rest[:1] != ["("]:
+                path.append(name.strip("`"))
+                at += 2
+            case ["[", text, "]", *_] if tokens[at + 1][0] == "short" and "\\" not in text:
+                path.append(text[1:-1])
+                at += 3
+            case _:
+                return tuple(path)
+
+
 class _Parser:
     def __init__(self, text: str) -> None:
         self._tokens = [

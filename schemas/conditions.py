@@ -16,10 +16,12 @@ has no order, so a condition must not use the first of its keys.
 """
 
 import re
+from collections.abc import Iterable
 from functools import cached_property, lru_cache
 from typing import Any, Final
 
 from ayes.schemas import condition_cost as effort
+from ayes.schemas.sealed import names_of, overlap
 from ayes.schemas.strict_json import values_in
 
 #: Of characters in a condition: one that nobody can read should be several rules.
@@ -185,6 +187,14 @@ def holds(condition: str, about: Scope) -> bool:
     if not isinstance(said, bool):
         raise CannotSay(f"{_cited(condition)} is {_kind(said)} and not true or false")
     return said
+
+
+def reads(condition: str, places: Iterable[str]) -> str:
+    """The first of these places of the arguments (JSON pointers) that the condition may read; empty
+    if it reads none of them.
+    """
+    found = effort.places_read(condition)
+    return next((one for one in places if any(overlap(names_of(one), at) for at in found)), "")
 
 
 def literal(value: Any) -> str:

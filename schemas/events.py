@@ -53,6 +53,9 @@ type Ending = Literal[
     "digest_mismatch",
     "people_were_asked",
     "unproved",
+    "forgotten",
+    "unopened",
+    "misfit",
 ]
 
 #: What a person is told about: a question to them, more people being asked, a colleague who hands
@@ -127,6 +130,21 @@ class ThreadOpened(Event, frozen=True, tag="ThreadOpened"):
     labels: dict[str, str] = {}
     #: `workspace/thread/call` of the call in whose run the thread was opened, for a sub-agent.
     parent: str = ""
+
+
+class Keyed(Event, frozen=True, tag="Keyed"):
+    """A thread has a key, under which values of its calls are sealed. The first one counts."""
+
+    #: SHA-256("ayes key 1" and the key), in hex. What another key opens counts for nothing.
+    commitment: str
+
+
+class ForgettingBegan(Event, frozen=True, tag="ForgettingBegan"):
+    """The key of the thread is being destroyed: from here on nobody opens what was sealed in it."""
+
+
+class Forgotten(Event, frozen=True, tag="Forgotten"):
+    """The key of the thread is destroyed. A copy of it that comes back is destroyed too."""
 
 
 class Inline(Struct, frozen=True, tag_field="kept", tag="inline", gc=False):
@@ -621,8 +639,18 @@ class Lapsed(Event, frozen=True, tag="Lapsed"):
 class Declined(Event, frozen=True, tag="Declined"):
     """The executor will not run the call. It takes the claim's slot, so that nobody else does."""
 
-    #: Why not. `unproved`: the approval does not follow from signed votes and policies.
-    why: Literal["unknown_tool", "digest_mismatch", "people_were_asked", "unproved"]
+    #: Why not. `unproved`: the approval does not follow from signed votes and policies;
+    #: `forgotten`: the key of the thread is destroyed; `unopened`: a sealed value cannot be opened
+    #: under the thread's key; `misfit`: opened, the arguments do not fit the tool's schema.
+    why: Literal[
+        "unknown_tool",
+        "digest_mismatch",
+        "people_were_asked",
+        "unproved",
+        "forgotten",
+        "unopened",
+        "misfit",
+    ]
 
 
 class ToolReturned(Event, frozen=True, tag="ToolReturned"):
@@ -742,6 +770,8 @@ class ToolDeclared(Event, frozen=True, tag="ToolDeclared"):
     #: The arguments that no notice shows, as JSON pointers (RFC 6901) in which `*` stands for every
     #: key or index.
     secret: tuple[str, ...] = ()
+    #: The arguments that are sealed before they are requested, as JSON pointers without wildcards.
+    sealed: tuple[str, ...] = ()
     #: None: it counts as irreversible.
     tool_class: ToolClass | None = field(name="class", default=None)
     #: The tool that undoes what it did; empty: none does, or nobody said.
@@ -1008,7 +1038,8 @@ class Carried(Struct, frozen=True):
 
 
 type AnyEvent = (
-    ThreadOpened | Said | ModelAsked | ModelReplied | ModelFailed
+    ThreadOpened | Keyed | ForgettingBegan | Forgotten
+    | Said | ModelAsked | ModelReplied | ModelFailed
     | ToolRequested | ApprovalRequested | Voted
     | Escalated | GlassBroken | Approved | Denied | Answered | Expired | Withdrawn | Superseded
     | ToolStarted | Revoked | Lapsed | Declined | ToolReturned | ToolFailed | ToolRefused | InDoubt
@@ -1024,4 +1055,4 @@ TYPES: Final[dict[str, type[Event]]] = {
 }
 
 #: The current version of each type's schema; what is not listed is at 1.
-VERSION: Final[dict[str, int]] = dict.fromkeys(TYPES, 1) | {"Declined": 2, "ToolRefused": 2}
+VERSION: Final[dict[str, int]] = dict.fromkeys(TYPES, 1) | {"Declined": 3, "ToolRefused": 3}

@@ -3,13 +3,15 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
+from ayes.schemas.sealed import SEALED, is_token
+
 #: Replaces a value that the tool declares as secret.
 REDACTED: Final = "(secret)"
 
 
 def without(value: Any, secret: Iterable[str]) -> Any:
-    """The value with `REDACTED` in these places: JSON pointers (RFC 6901), in which `*` stands for
-    every key or index; the empty one is the whole.
+    """The value with `REDACTED`, or `SEALED`, in these places: JSON pointers (RFC 6901), in which
+    `*` stands for every key or index; the empty one is the whole.
     """
     for pointer in secret:
         value = _without(value, [_unescaped(one) for one in pointer.split("/")[1:]])
@@ -18,7 +20,7 @@ def without(value: Any, secret: Iterable[str]) -> Any:
 
 def _without(value: Any, path: list[str]) -> Any:
     if not path:
-        return REDACTED
+        return SEALED if is_token(value) else REDACTED
     first, *rest = path
     match value:
         case dict():

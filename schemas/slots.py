@@ -65,6 +65,10 @@ ORGANISATION: Final = "_organisation"
 # thread, then the workspace's own.
 FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     ("opened",): (e.ThreadOpened,),
+    # Of the key under which values are sealed.
+    ("keyed",): (e.Keyed,),
+    ("forgetting",): (e.ForgettingBegan,),
+    ("forgotten",): (e.Forgotten,),
     ("said", "*"): (e.Said,),
     ("turn", "#", "asked", "#"): (e.ModelAsked,),
     ("turn", "#", "replied"): (e.ModelReplied, e.ModelFailed),
@@ -268,6 +272,19 @@ class ThreadRef(_Ref, frozen=True):
     @property
     def opened(self) -> Slot:
         return self._slot("opened")
+
+    @property
+    def keyed(self) -> Slot:
+        """The commitment of its key."""
+        return self._slot("keyed")
+
+    @property
+    def forgetting(self) -> Slot:
+        return self._slot("forgetting")
+
+    @property
+    def forgotten(self) -> Slot:
+        return self._slot("forgotten")
 
     def said(self, message: str) -> Slot:
         return self._slot("said", token("message", message))
@@ -551,6 +568,12 @@ REMOVALS: Final = f"{ROOT}.{ORGANISATION}.{PERSON}.*.*"
 PEOPLE: Final = (REMOVALS, f"{ROOT}.{ORGANISATION}.{PERSON}.*.account.*")
 #: The wildcard over what providers said of groups.
 GROUPS: Final = f"{ROOT}.{ORGANISATION}.{PERSON}.*.groups.*.*"
+
+
+#: The wildcard over the threads that are being forgotten, or are forgotten.
+FORGETTING: Final = f"{ROOT}.*.*.forgetting"
+#: The wildcard over the threads in which values are sealed.
+KEYED: Final = f"{ROOT}.*.*.keyed"
 
 
 def person_slot(name: str, number: int) -> Slot:

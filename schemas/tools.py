@@ -28,7 +28,7 @@ from pydantic import (
 )
 from pydantic.json_schema import GenerateJsonSchema
 
-from ayes.schemas import strict_json
+from ayes.schemas import sealed, strict_json
 from ayes.schemas.drafts import Draft, drafts_of
 from ayes.schemas.errors import BadFact, BadInput
 from ayes.schemas.events import JudgedClass, ToolClass, ToolDeclared
@@ -81,6 +81,9 @@ class ToolSpec(TomlModel):
     #: The arguments that no notice shows, as JSON pointers (RFC 6901) in which `*` stands for every
     #: key or index: `/password`, `/headers/*`.
     secret: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    #: The arguments that are sealed before they are requested: JSON pointers without wildcards, to
+    #: one text or number each (`ayes.schemas.sealed`).
+    sealed: Annotated[tuple[str, ...], Field(strict=False)] = ()
     #: What it does that is to be undone. None: it counts as irreversible.
     tool_class: ToolClass | None = Field(default=None, alias="class")
     #: The name of the tool that undoes what it did.
@@ -128,6 +131,13 @@ class ToolSpec(TomlModel):
                     f"{'/' + one!r}."
                 )
         return secret
+
+    @field_validator("sealed")
+    @classmethod
+    def _can_be_sealed(cls, pointers: tuple[str, ...], info: ValidationInfo) -> tuple[str, ...]:
+        if "schema_text" in info.data:
+            _compiled(sealed.sealed_schema(info.data["schema_text"], pointers))
+        return pointers
 
     @field_validator("name")
     @classmethod
@@ -202,19 +212,53 @@ class Tool:
         """
         self.name, self.version, self.declared = name, version, declared
         try:
-            self._validator, self._effort = _compiled(declared.schema)
+            self._opened = self._validator, self._effort = _compiled(declared.schema)
+            if declared.sealed:
+                schema = sealed.sealed_schema(declared.schema, declared.sealed)
+                self._validator, self._effort = _compiled(schema)
         except ValueError as problem:
             raise BadFact(
                 f"tool {name} was declared (version {version}) with a bad schema: {problem}"
             ) from None
 
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """The places that no notice shows: those that are secret, or sealed."""
+        return (*self.declared.secret, *self.declared.sealed)
+
     def hides(self, pointer: str) -> bool:
-        """Whether the argument in this place (a JSON pointer) is secret, or in one that is."""
+        """Whether the argument in this place (a JSON pointer) is hidden, or in one that is."""
         keys = pointer.split("/")
         return any(
             len(hidden) <= len(keys) and all(map(_is_key, hidden, keys))
-            for hidden in (one.split("/") for one in self.declared.secret)
+            for hidden in (one.split("/") for one in self.hidden)
         )
+
+    def misfits_opened(self, arguments: str) -> list[str]:
+        """The places in which arguments that were opened do not fit the schema, as JSON pointers;
+        no value is cited. Empty: they fit.
+        """
+        validator, effort = self._opened
+        try:
+            value = strict_json.read(arguments)
+        except strict_json.BadJson:
+            return [""]
+        if effort.steps(value) > MAX_STEPS:
+            return [""]
+        if validator.is_valid(value):
+            return []
+        places = {_pointer(error.instance_path) for error in validator.iter_errors(value)}
+        return sorted(places)[:MAX_PROBLEMS]
+
+    def seal_problem(self, before: str, after: str) -> str:
+        """Why an edit of arguments, both of which fit, is none: it changes what is sealed."""
+        for pointer in self.declared.sealed:
+            if sealed.raw_at(before, pointer) != sealed.raw_at(after, pointer):
+                return (
+                    f"{pointer} of {self.name} is sealed, so nobody can edit it. Leave it as it "
+                    "is, or deny the call and say what it should be."
+                )
+        return ""
 
     def title(self, arguments: str) -> str:
         """What a call with these arguments does, in one line; empty if the tool has no title, or
@@ -245,7 +289,7 @@ class Tool:
             raw = bytes(inner[name]).decode().strip()
         if raw[0] in "{[":
             return "{…}" if raw[0] == "{" else "[…]"
-        text = json.loads(raw) if raw[0] == '"' else raw
+        text = sealed.shown(json.loads(raw) if raw[0] == '"' else raw)
         short = text if len(text) <= _MAX_VALUE else f"{text[: _MAX_VALUE - 1]}…"
         return short if _WORD.fullmatch(text) else json.dumps(short, ensure_ascii=False)
 
@@ -284,6 +328,8 @@ class Tool:
             value = strict_json.read(arguments)
         except strict_json.BadJson as problem:
             return f"The arguments of {self.name} cannot be read: {problem}."
+        if open_to_all := [*sealed.bare(value, self.declared.sealed)]:
+            return [Mistake(one, _NOT_SEALED) for one in open_to_all]
         if (steps := self._effort.steps(value)) > MAX_STEPS:
             return (
                 f"The arguments of {self.name} are too large for its schema: to check them would "
@@ -300,6 +346,11 @@ class Tool:
         return [Mistake(_pointer(error.instance_path), error.message) for error in errors]
 
 
+_NOT_SEALED: Final = (
+    "the value is sealed by this tool, and this one is not: request it with a client that has keys"
+)
+
+
 def declaration(spec: ToolSpec) -> tuple[str, ToolDeclared]:
     """The version of a tool and the fact that declares it."""
     declared = ToolDeclared(
@@ -309,6 +360,7 @@ def declaration(spec: ToolSpec) -> tuple[str, ToolDeclared]:
         run_by=spec.run_by,
         governs=spec.governs,
         secret=spec.secret,
+        sealed=spec.sealed,
         tool_class=spec.tool_class,
         undo=spec.undo,
         undo_within_s=spec.undo_within_s,
@@ -323,8 +375,8 @@ def version_of(name: str, declared: ToolDeclared) -> str:
     The first 16 hex digits of SHA-256 over `<length>:<text>` of the name, description, schema,
     `yes` or `no` for `repeatable`, `run_by`, `governs` if it is true, `class=`, `undo=`,
     `undo_within_s=` and `title=` with the values of those that are declared (the seconds as
-    `3600.0`), and the places that are secret, each after a `/` of its own; so no two declarations
-    have the same encoding.
+    `3600.0`), `sealed=` with each place that is sealed, and the places that are secret, each after
+    a `/` of its own; so no two declarations have the same encoding.
     """
     repeatable = "yes" if declared.repeatable else "no"
     contract = [name, declared.description, declared.schema, repeatable, declared.run_by]
@@ -338,6 +390,7 @@ def version_of(name: str, declared: ToolDeclared) -> str:
         contract.append(f"undo_within_s={declared.undo_within_s!r}")
     if declared.title:
         contract.append(f"title={declared.title}")
+    contract += [f"sealed={pointer}" for pointer in declared.sealed]
     contract += [f"/{pointer}" for pointer in declared.secret]
     encoded = b"".join(b"%d:%s" % (len(raw), raw) for raw in (part.encode() for part in contract))
     return hashlib.sha256(encoded).hexdigest()[:16]
@@ -362,6 +415,7 @@ def spec_of(
     run_by: str = "client",
     governs: bool = False,
     secret: Sequence[str] = (),
+    sealed: Sequence[str] = (),
     tool_class: ToolClass | None = None,
     undo: str = "",
     undo_within_s: float | None = None,
@@ -381,6 +435,7 @@ def spec_of(
         "governs": governs,
         "run_by": run_by,
         "secret": tuple(secret),
+        "sealed": tuple(sealed),
         "class": tool_class,
         "undo": undo,
         "undo_within_s": undo_within_s,

@@ -187,7 +187,7 @@ class Notifier:
         if not mine:
             return Outstanding(now, over)
         tool = await ledger.tool_of(call)
-        secret = tool.declared.secret if tool is not None else None
+        secret = tool.hidden if tool is not None else None
         waits = [(one.due - now).total_seconds() for one in mine if one.due > now]
         return Outstanding(
             now,

@@ -181,7 +181,7 @@ class SlackQuestions:
         )
         console = self._console_url().rstrip("/")
         page = f"{console}/calls/{call.ref}" if console else ""
-        secret = tool.declared.secret if tool is not None else None
+        secret = tool.hidden if tool is not None else None
         return message(call, approve=approve, deny=deny, secret=secret, page=page)
 
     def _remember(self, place: tuple[CallRef, str], said: SlackMessage) -> None:

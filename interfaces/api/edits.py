@@ -45,5 +45,7 @@ async def check(ref: Named, edit: Edit, visit: Reading) -> CheckedEdit:
         EditMistake(pointer=one.pointer, message=one.message)
         for one in tool.mistakes(edit.arguments)
     ]
+    if not mistakes and (problem := tool.seal_problem(known.wish.arguments, edit.arguments)):
+        mistakes = [EditMistake(pointer="", message=problem)]
     digest = "" if mistakes else call_digest(tool.name, tool.version, edit.arguments)
     return CheckedEdit(digest=digest, mistakes=mistakes)

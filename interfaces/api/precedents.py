@@ -49,7 +49,7 @@ async def hidden_of(visit: Visit, ref: CallRef) -> tuple[str, ...]:
     reviewer = visit.reading.reviewer(visit.name)
     newest = await reviewer.check_grantable(ref.workspace, known.wish.tool)
     called = await visit.reading.tool_of(known) or newest
-    return (*newest.declared.secret, *called.declared.secret)
+    return (*newest.hidden, *called.hidden)
 
 
 async def proposed(visit: Visit, like: CallRef, scope: GrantScope) -> e.Granted:

@@ -12,7 +12,7 @@ from typing import Any, Final, NamedTuple, NoReturn, get_type_hints
 import typer
 
 from ayes.interfaces.cli.options import JsonOption, StoreOption, UrlOption
-from ayes.interfaces.cli.settings import trust_of
+from ayes.interfaces.cli.settings import thread_keys_of, trust_of
 from ayes.interfaces.cli.terminal import logs
 from ayes.interfaces.cli.terminal.output import (
     print_error,
@@ -74,10 +74,15 @@ class Session(_SessionOptions, _Printing):
     """The options of nearly every command: which broker, and whether the output is JSON."""
 
     def connect(self, role: str, name: str = "") -> AbstractAsyncContextManager[Ledger]:
-        # A service checks what lets its calls run. The store's trust file is of the store's broker.
+        # A service checks what lets its calls run, and seals. The store's trust file is of the
+        # store's broker.
         is_here = self.url is None or self.store is not None
-        trust = trust_of(self.store, None) if role == "service" and is_here else None
-        return Ledger.connect(self.store, url=self.url, role=role, name=name, trust=trust)
+        is_service = role == "service" and is_here
+        trust = trust_of(self.store, None) if is_service else None
+        keys = thread_keys_of(self.store, None) if is_service else None
+        return Ledger.connect(
+            self.store, url=self.url, role=role, name=name, trust=trust, keys=keys
+        )
 
     @asynccontextmanager
     async def as_reviewer(self, name: str) -> AsyncGenerator[Ledger]:

@@ -53,6 +53,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "setup": _Entry("setup", "Create the streams and consumers on a broker of your own."),
         "seal": _Entry("seal", "Seal the log, so that others notice a change.", is_group=True),
         "witness": _Entry("witness", "Sign what others seal.", is_group=True),
+        "forget": _Entry("forget", "Make unreadable what was sealed in a thread."),
         "backup": _Entry("backup", "Write the log into a file, while it is in use."),
         "restore": _Entry("backup", "Restore a backup into an empty ledger."),
         "tool": _Entry("tools", "Declare and list the tools of a workspace.", is_group=True),

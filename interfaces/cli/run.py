@@ -28,7 +28,7 @@ from ayes.interfaces.cli.options import (
     argument,
     option,
 )
-from ayes.interfaces.cli.settings import Settings, needed, settings_of, trust_of
+from ayes.interfaces.cli.settings import Settings, needed, settings_of, thread_keys_of, trust_of
 from ayes.interfaces.cli.terminal.output import print_result
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
@@ -113,6 +113,7 @@ async def work(
     notifying, asking = tellers(session, said, link_key)
     endpoints = webhooks_file(file, store)
     agents, trust = said.sub_agents, trust_of(store, settings)
+    thread_keys = thread_keys_of(store, settings)
 
     async def begin() -> tuple[AsyncExitStack, watching.Watched, asyncio.Future[None]]:
         async with AsyncExitStack() as stack:
@@ -153,6 +154,7 @@ async def work(
                     declare=declare,
                     each=watched.hear,
                     trust=trust,
+                    keys=thread_keys,
                 )
             )
             await stack.enter_async_context(sealing(chosen, said.seal, store=store, url=url))

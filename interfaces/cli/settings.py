@@ -15,6 +15,7 @@ from ayes.interfaces.access.openid import OpenIdSettings
 from ayes.interfaces.mcp.settings import GatewaySettings
 from ayes.ledger import trust
 from ayes.ledger.nats.credentials import Store
+from ayes.ledger.thread_keys import ThreadKeys
 from ayes.ledger.trust import Trust, read_trust
 from ayes.ops.sealing.bucket import CopySettings
 from ayes.ops.sealing.witnesses import SealSettings
@@ -35,6 +36,12 @@ class TrustSettings(TomlModel):
     file: str = trust.NAME
 
 
+class SecretsSettings(TomlModel):
+    #: The directory of the keys of threads, outside of the store; a relative path begins beside the
+    #: settings.
+    directory: str
+
+
 class Settings(Sections):
     console: ConsoleSettings | None = None
     openid: OpenIdSettings | None = None
@@ -48,6 +55,7 @@ class Settings(Sections):
     seal: SealSettings | None = None
     copies: CopySettings | None = None
     trust: TrustSettings | None = None
+    secrets: SecretsSettings | None = None
 
     @property
     def console_url(self) -> str:
@@ -82,6 +90,24 @@ def trust_of(store: Path | None, given: Path | None) -> Trust | None:
     """
     said = settings_of(store, given, "trust").trust
     return read_trust(place_of(store, given).parent / said.file) if said else None
+
+
+def thread_keys_of(store: Path | None, given: Path | None) -> ThreadKeys | None:
+    """The directory of keys that the settings name; None: they name none.
+
+    Raises:
+        BadFile: the settings have a mistake.
+        BadInput: it is in the store, whose copies would have the keys.
+    """
+    if (said := settings_of(store, given, "secrets").secrets) is None:
+        return None
+    folder, own = place_of(store, given).parent / said.directory, Store(store).path
+    if folder.resolve().is_relative_to(own.resolve()):
+        raise BadInput(
+            f"the directory of keys, {folder}, is in the store {own}: a copy of the store would "
+            "have the keys. Name one outside of it in [secrets] of the settings."
+        )
+    return ThreadKeys(folder)
 
 
 def needed[S](section: S | None, name: str, who: str) -> S:

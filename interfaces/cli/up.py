@@ -37,7 +37,7 @@ from ayes.interfaces.cli.run import (
     webhooks_file,
     witnessed,
 )
-from ayes.interfaces.cli.settings import needed, settings_of, trust_of
+from ayes.interfaces.cli.settings import needed, settings_of, thread_keys_of, trust_of
 from ayes.interfaces.cli.terminal.output import print_result
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.patience import while_away
@@ -131,6 +131,7 @@ async def up(
         elif said.first_of(sections):
             chosen.append(kind)
     agents, trust = said.sub_agents, trust_of(store, settings)
+    keys = thread_keys_of(store, settings)
     rules = read_text(policy) if policy is not None else ""
     if policy is not None:
         check_policy(rules, policy)  # before anything is started
@@ -173,6 +174,7 @@ async def up(
                     declare=declare,
                     each=watched.hear,
                     trust=trust,
+                    keys=keys,
                 )
                 failed = await stack.enter_async_context(run)
                 await stack.enter_async_context(sealing(chosen, said.seal, store=own.store))

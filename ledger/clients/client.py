@@ -58,6 +58,7 @@ from ayes.ledger.judging.policies import (
 )
 from ayes.ledger.judging.policy_proposals import named_proposal
 from ayes.ledger.judging.policy_proposals import problem as problem_of
+from ayes.ledger.judging.unjudged import unjudged_rule
 from ayes.ledger.judging.verdict import running
 from ayes.ledger.judging.votes import Tally, tally
 from ayes.ledger.keys import ABOUT_KEYS, Keys, Signatures, keys_of
@@ -78,6 +79,7 @@ from ayes.ledger.patience import while_away
 from ayes.ledger.people import OPENID, People, people_of, readings_for
 from ayes.ledger.seal import SignerKey
 from ayes.ledger.signing import Bound
+from ayes.ledger.thread_keys import ThreadKeys
 from ayes.ledger.trust import Trust
 from ayes.ledger.validity import call_of, refusal
 from ayes.schemas import events as e
@@ -199,6 +201,8 @@ class LedgerClient:
         self.trust: Trust | None = None
         #: With which a reviewer's votes are signed; None: they are not.
         self.signer: SignerKey | None = None
+        #: With which sealed values are sealed and opened; None: they are not, here.
+        self.keys: ThreadKeys | None = None
         #: The facts about keys, by their number and the last of them, and what they come to.
         self._keys: tuple[tuple[int, int], Keys] = ((0, 0), Keys())
 
@@ -213,6 +217,7 @@ class LedgerClient:
         name: str = "",
         timeout_s: float | None = 3.0,
         trust: Trust | None = None,
+        keys: ThreadKeys | None = None,
     ) -> AsyncGenerator[Self]:
         """Connect to the broker that runs from `store`, or to the one at `url`.
 
@@ -225,6 +230,7 @@ class LedgerClient:
             timeout_s: how long to wait for a broker; None: as long as it takes.
             trust: the trust file (`read_trust`), where votes are signed: what is started on this
                 connection then leads back to signed votes and policies (docs/keys.md).
+            keys: the directory of the keys of threads, where tools seal values (docs/secrets.md).
 
         Raises:
             BrokerAway: no broker answered within `timeout_s`.
@@ -235,6 +241,7 @@ class LedgerClient:
         async with opened as log:
             ledger = cls.on(log, role, name)
             await ledger.trust_in(trust)
+            ledger.keys = keys
             yield ledger
 
     @classmethod
@@ -275,7 +282,7 @@ class LedgerClient:
     def on_log(self, log: EventLog) -> Self:
         """The same author on another log."""
         other = type(self)(log, self.author, now=self.now, new_id=self._new_id)
-        other.trust, other.signer = self.trust, self.signer
+        other.trust, other.signer, other.keys = self.trust, self.signer, self.keys
         return other
 
     # ------------------------------------------------------------------------------------ appending
@@ -784,8 +791,17 @@ class LedgerClient:
     # ---------------------------------------------------------------------------------------- tools
 
     async def declare(self, workspace: str, spec: ToolSpec) -> e.ToolRef:
-        """Declare a tool. The same contract declared again is the same fact."""
+        """Declare a tool. The same contract declared again is the same fact.
+
+        Raises:
+            BadInput: a rule or budget in force reads what it seals.
+        """
         version, declared = declaration(spec)
+        if declared.sealed:
+            ruling = await self.policies(workspace)
+            both = (ruling.organisation.policy, ruling.workspace.policy)
+            if problem := unjudged_rule(Tool(spec.name, version, declared), *both):
+                raise BadInput(f"{spec.name} is not declared: {problem}")
         await self.try_append(tool_slot(workspace, spec.name, version), declared)
         return e.ToolRef(spec.name, version, spec.run_by)
 
@@ -847,13 +863,13 @@ class LedgerClient:
     async def secrets(
         self, tools: Iterable[tuple[str, str, str]]
     ) -> dict[tuple[str, str, str], tuple[str, ...] | None]:
-        """The places that tools declare as secret, by workspace, name and version of each (without
-        a version none was declared). None: the declaration cannot be read.
+        """The places that tools declare as secret, or sealed, by workspace, name and version of
+        each (without a version none was declared). None: the declaration cannot be read.
         """
         found: dict[tuple[str, str, str], tuple[str, ...] | None] = {}
         for one in tools:
             try:
-                found[one] = (await self.tool(*one)).declared.secret if one[2] else ()
+                found[one] = (await self.tool(*one)).hidden if one[2] else ()
             except UnknownTool:
                 found[one] = None
         return found

@@ -31,6 +31,7 @@ from ayes.ledger.judging.grants import (
 )
 from ayes.ledger.judging.policies import Policies, is_possible, of_edit
 from ayes.ledger.judging.stopping import may, resumes_needed
+from ayes.ledger.judging.unjudged import unjudged_grant
 from ayes.ledger.judging.votes import is_edit
 from ayes.ledger.log import EventLog
 from ayes.ledger.objections import asks_groups, unused
@@ -296,7 +297,7 @@ class Reviewer:
         """Refuse arguments that break the tool's schema or with which the call could never run."""
         ref, wish = call.ref, call.wish
         tool = await self._ledger.tool(ref.workspace, wish.tool, wish.tool_version)
-        if problem := tool.problems(arguments):
+        if problem := tool.problems(arguments) or tool.seal_problem(wish.arguments, arguments):
             raise BadArguments(problem)
         known = await self._ledger.with_origin(call)
         policies = await self._ledger.policies(ref.workspace)
@@ -519,6 +520,8 @@ class Reviewer:
             digest = grant_digest(key.public.name.partition("/")[2], ref, granted, until)
             granted = msgspec.structs.replace(granted, signature=signed(key, digest, until))
         declared = await self.check_grantable(ref.workspace, tool)
+        if problem := unjudged_grant(declared, granted):
+            raise BadInput(problem)
         if arguments is not None and (problem := declared.problems(arguments)):
             raise BadArguments(problem)
         await self._give("grant", ref, granted)

@@ -22,10 +22,12 @@ from ayes.ledger.call import Call
 from ayes.ledger.clients.client import LedgerClient, as_of_the_leader, call_ref, same_content
 from ayes.ledger.clients.proofs import why_unproved
 from ayes.ledger.clients.reviewers import Reviewer
+from ayes.ledger.clients.sealing import CLOSED, opened, with_seals
 from ayes.ledger.descriptions import FLAWS, already_filled, describe, describe_decision
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
 from ayes.ledger.patience import while_away
+from ayes.ledger.sealed_values import Opened
 from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ledger.tool_runner import ToolFunction, not_recorded, run_tool
 from ayes.schemas import events as e
@@ -106,7 +108,8 @@ class Ledger(LedgerClient):
             call: `workspace/thread/call`; the service chooses the call id, its idempotency key.
             tool: the result of `declare`; or a name, for the version that was declared last. If
                 the request is repeated, the version of the first one counts.
-            arguments: raw JSON text is kept byte for byte; a dict is encoded once.
+            arguments: raw JSON text is kept byte for byte; a dict is encoded once. What the tool
+                seals is sealed here, before anything is recorded (docs/secrets.md).
             requester: the person on whose behalf; by default that of the thread, else this
                 program. They cannot vote on it, so it must be a reviewer's name or an account that
                 the policy lists below [people].
@@ -122,6 +125,8 @@ class Ledger(LedgerClient):
             BadInput: `expires_in_s` is not a number of seconds above 0, a century at most.
             UnknownTool: nobody declared the tool in the workspace.
             BadArguments: they break its schema.
+            BadInput: the tool seals a value, and there is no key here to seal it with.
+            NotOpen: so it is, and the thread was forgotten.
             AlreadyFilled: the call id was used for another request or another requester.
         """
         ref = call_ref(call)
@@ -135,9 +140,14 @@ class Ledger(LedgerClient):
         text = arguments if isinstance(arguments, str) else _written(arguments)
         # If it was declared anew since the first request, the version of that one counts.
         again = partial(
-            self.request, ref, arguments=text, requester=requester, agent=agent, labels=labels
+            self.request, ref, arguments=arguments, requester=requester, agent=agent, labels=labels
         )
-        if problem := declared.problems(text):
+        problem = None
+        try:
+            text = await with_seals(self, ref, declared, text)
+        except BadArguments as bad:
+            problem = str(bad)
+        if problem := problem or declared.problems(text):
             first = next(iter(await self.read(ref.requested)), None)
             if named.version or not (older := _older(first, declared)):
                 raise BadArguments(problem)
@@ -243,8 +253,14 @@ class Ledger(LedgerClient):
         renewing = asyncio.create_task(self._renew(known.ref, lease_s))
         try:
             key, attempt = str(known.ref), known.attempt
-            running = run_tool(function, known.arguments, attempt=attempt, key=key)
-            outcome = await tracing.executing(known, running)
+            outcome: e.ToolReturned | e.ToolFailed | e.InDoubt
+            try:
+                plain = await self._opened(known)
+            except NotOpen as problem:  # since the claim, before which it could be opened
+                outcome = e.ToolFailed(error=str(problem), attempt=attempt)
+            else:
+                running = run_tool(function, plain.arguments, attempt=attempt, key=key)
+                outcome = plain.scrubbed(await tracing.executing(known, running))
             try:
                 await self._record_end(known, outcome)
             except BadInput as problem:
@@ -253,6 +269,24 @@ class Ledger(LedgerClient):
         finally:
             renewing.cancel()
         return outcome
+
+    async def opened(self, call: CallRef | str) -> Opened:
+        """The arguments that a call runs with, what its tool seals in plain text.
+
+        Raises:
+            UnknownCall: it was never requested.
+            NotOpen: something in it cannot be opened, or does not fit the schema of its tool.
+        """
+        return await self._opened(await self.known_call(call_ref(call)))
+
+    async def _opened(self, known: Call) -> Opened:
+        tool = await self.tool_of(known)
+        if tool is None or not tool.declared.sealed:
+            return Opened(known.arguments, {})
+        found = await opened(self, known, tool)
+        if not isinstance(found, Opened):
+            raise NotOpen(f"{known.ref} does not run: {CLOSED[found]}. Nothing was recorded.")
+        return found
 
     async def _renew(self, ref: CallRef, lease_s: float) -> None:
         """Renew a claim until cancelled. Short runs never do it."""
@@ -378,6 +412,7 @@ class Ledger(LedgerClient):
             raise AlreadyFilled(already_filled(known.starts[-1].slot, known.starts[-1]))
         if (flaw := known.flaw) is not None:
             raise NotOpen(f"{ref}: {FLAWS[flaw]}. It will not run.")
+        await self._opened(known)  # a call whose arguments cannot be opened is not started
         if why := await why_unproved(self, known, starts=True):
             raise NotOpen(f"{ref}: {why}, and votes are signed here. It will not run.")
         return (

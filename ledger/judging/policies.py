@@ -326,6 +326,8 @@ def of_edit(
     """Quorums that must also approve edited arguments; None if these may not run."""
     if tool is None or tool.problems(arguments) is not None:
         return None
+    if tool.seal_problem(call.wish.arguments, arguments):
+        return None
     ruling = evaluate(policies, about(call, arguments))
     if ruling.judged.then != "ask":
         return () if ruling.judged.then == "allow" else None

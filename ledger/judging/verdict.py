@@ -34,6 +34,7 @@ from ayes.ledger.judging.policies import (
     evaluate,
     required,
 )
+from ayes.ledger.judging.unjudged import unjudged_grant, unjudged_rule
 from ayes.ledger.judging.votes import asked, empty_seats, tally
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -135,6 +136,9 @@ def by_votes(case: Case) -> e.Event | None:
     call = case.call
     stands = tally(call, case.policies, case.tool, case.delegations)
     if isinstance(stands.verdict, e.Approved):
+        if why := _unjudged(case):
+            now = evaluate(case.policies, about(call, running(call, stands.verdict)))
+            return _denied("policy", now, f"Approved by people, but {why}")
         ruling = _blocked(case, stands.verdict)
         if ruling is not None:
             why = f"Approved by people, and blocked by now: {ruling.judged.reason}".rstrip(": ")
@@ -219,7 +223,8 @@ def verdict(case: Case, now: datetime) -> e.Approved | e.Denied | e.ApprovalRequ
 
     1. the request does not match the model's wish or its own digest, its thread does
        not match the calls above it, the tool is unknown or run by another side, the arguments break
-       the schema, or the requester could not be excluded from the vote: denied as invalid;
+       the schema, the requester could not be excluded from the vote, or a rule or budget reads
+       what is sealed: denied as invalid;
     2. the thread has reached the policy's limit of calls: denied;
     3. the rule that counts blocks: denied;
     4. a budget that blocks has no room for it: denied;
@@ -276,7 +281,7 @@ def policy_verdict(case: Case) -> PolicyVerdict:
     call, policies, tool = case.call, case.policies, case.tool
     wish = call.wish
     problem = disowned(call, case.origin) or _invalid(wish, tool) or _unmapped(wish, policies)
-    if problem is not None:
+    if problem := problem or _unjudged(case):
         ruling = evaluate(policies, about(call))
         return PolicyVerdict(ruling, _denied("invalid", ruling, problem))
     ruling = evaluate(policies, about(call, wish.arguments))
@@ -422,6 +427,12 @@ def _invalid(wish: e.ToolRequested, tool: Tool | None) -> str | None:
 _LAYOUTS: Final = (1, 2)
 
 
+def _unjudged(case: Case) -> str:
+    """Why no policy judges the call: a rule or budget of one reads what is sealed in it."""
+    policies = (case.policies.organisation.policy, case.policies.workspace.policy)
+    return unjudged_rule(case.tool, *policies) if case.tool is not None else ""
+
+
 def _unmapped(wish: e.ToolRequested, policies: Policies) -> str | None:
     if policies.is_known(wish.requester):
         return None
@@ -523,7 +534,8 @@ def _granted(case: Case, asking: e.ApprovalRequested, now: datetime) -> tuple[Gr
     call = about(case.call, case.call.wish.arguments)
     by_giver: dict[str, Grant] = {}
     counts = (one for one in case.grants if one.is_signed or not asking.signed)
-    usable = (grant for grant in counts if grant.used_by(case.call) or grant.left > 0)
+    read = (one for one in counts if not (case.tool and unjudged_grant(case.tool, one.granted)))
+    usable = (grant for grant in read if grant.used_by(case.call) or grant.left > 0)
     for grant in covering(usable, call, now):
         # Who may confirm their own request looks at it, so they do not approve it in advance.
         if not is_excluded(grant.ref.giver, (*asking.excluded, *asking.own), asking.people):

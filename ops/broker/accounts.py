@@ -129,6 +129,10 @@ _ME: Final = "{me}"
 #: the other's results. A model's wishes are requested by the gate, which reads them in the reply.
 WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("opened",): ("service",),
+    # Any service may give a thread its key, and the first counts: another one seals nothing there.
+    ("keyed",): ("service",),
+    ("forgetting",): ("operator",),
+    ("forgotten",): ("operator",),
     ("said", "*"): ("service",),
     ("turn", "#", "asked", "#"): ("model",),
     ("turn", "#", "replied"): ("model",),

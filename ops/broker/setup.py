@@ -1,6 +1,7 @@
 """Setting up a broker: streams, consumers, and the policy in force."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from itertools import chain
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging import policy_proposals as proposals
 from ayes.ledger.judging.in_force import policy_in_force, policy_of
+from ayes.ledger.judging.unjudged import unjudged_rule
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import ensure
@@ -19,10 +21,26 @@ from ayes.ledger.signing import policy_digest, signed
 from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import text_digest
-from ayes.schemas.errors import AlreadyFilled, BadFact, BadFile, BadInput, Defect, NotOpen
+from ayes.schemas.errors import (
+    AlreadyFilled,
+    BadFact,
+    BadFile,
+    BadInput,
+    Defect,
+    NotOpen,
+    UnknownTool,
+)
 from ayes.schemas.events import PolicyApplied
 from ayes.schemas.policy import Policy, applied, read_policy
-from ayes.schemas.slots import CallRef, policies, policy_slot
+from ayes.schemas.slots import (
+    ORGANISATION,
+    ROOT,
+    TOOL,
+    CallRef,
+    declarations,
+    policies,
+    policy_slot,
+)
 
 
 async def declare_streams(
@@ -91,7 +109,7 @@ async def apply_policy(
     Raises:
         BadFile: the text is wrong; nothing was recorded.
     """
-    check_policy(text, source, empty=empty)
+    await _check_judges(ledger, workspace, check_policy(text, source, empty=empty))
     for _ in range(100):
         versions = await ledger.log.read(policies(workspace))
         newest = versions[-1] if versions else None
@@ -106,6 +124,21 @@ async def apply_policy(
     raise Defect(
         f"a hundred other policies were applied to {workspace} meanwhile; please report it"
     )
+
+
+async def _check_judges(ledger: Ledger, workspace: str, policy: Policy) -> None:
+    """Refuse a policy that reads what a tool seals.
+
+    Raises:
+        BadInput: with the rule or budget.
+    """
+    of_all = workspace == ORGANISATION
+    declared = f"{ROOT}.*.{TOOL}.*.*" if of_all else declarations(workspace)
+    facts = await ledger.read(declared)
+    for owner, name in {(one.slot.workspace, one.slot.tool[0]) for one in facts if one.slot.tail}:
+        with suppress(UnknownTool):  # each declaration of it is void
+            if problem := unjudged_rule(await ledger.tool(owner, name), policy):
+                raise BadInput(f"the policy is not applied: {problem} Nothing was recorded.")
 
 
 async def policy_signatures(
@@ -147,7 +180,7 @@ async def propose_policy(
     Raises:
         BadFile: the text is wrong; nothing was recorded.
     """
-    check_policy(text, source, empty=empty)
+    await _check_judges(ledger, workspace, check_policy(text, source, empty=empty))
     latest = await ledger.log.latest(policies(workspace))
     base = int(latest.slot.tail[1]) if latest else 0
     tool = await ledger.declare(workspace, proposals.APPLY)
@@ -183,7 +216,7 @@ async def apply_proposal(operator: Ledger, service: Ledger, ref: CallRef) -> int
         )
     said = msgspec.json.decode(call.arguments)
     text, version = str(said["text"]), int(said["base"]) + 1
-    read_policy(text, str(ref))
+    await _check_judges(operator, ref.workspace, read_policy(text, str(ref)))
     applied = PolicyApplied(text=text, digest=text_digest(text), proposal=str(ref))
     first = await operator.try_append(policy_slot(ref.workspace, version), applied)
     if first is not None and not (

@@ -46,6 +46,7 @@ from ayes.ledger.nats.streams import (
 )
 from ayes.ledger.subscriptions import LEDGER, MAX_PARKED, OPERATOR, PARKED, Durable
 from ayes.ledger.trust import Trust
+from ayes.ops.actions.forgetting import personal_names
 from ayes.ops.actions.policies import silent_schedules, voters_of, wanting_signed
 from ayes.ops.actions.stops import stops_in
 from ayes.ops.audit.verify import rebuild
@@ -151,6 +152,8 @@ class Look(Struct, frozen=True, kw_only=True):
     #: Why signed votes cannot count where they are wanted, and where they are.
     unsigned: list[str] | None = []
     signed_in: list[str] = []
+    #: The threads with sealed values whose names look like a person's address or number.
+    personal: list[str] = []
     promises: Finding = ((), "")
     #: Whether the nats-server of the store is a known build.
     build: Finding = ((), "the broker was not started here")
@@ -287,6 +290,7 @@ async def examination(
         unsigned=None if wanting is None else _unsigned(wanting, trust, await log.identity()),
         signed_in=[*dict.fromkeys((*(wanting or ()), *(trust.signed_since if trust else ())))],
         readers=[*map(str, await undeclared(log.api))],
+        personal=await _readable(unread, "personal", personal_names(ledger)) or [],
         skew_s=await _skew_s(log),
         witnessed=await _witnessed(log, place, deep=deep),
         promises=await _kept(log, deep=deep),
@@ -673,6 +677,16 @@ def _stops(look: Look) -> str:
     return _joined(look.stopped) or "nothing is stopped"
 
 
+def _names(look: Look) -> str:
+    """A name that looks like a person's may be none, so it is no fault."""
+    if not look.personal:
+        return "no thread with sealed values has a name like a mail address or telephone number"
+    return (
+        f"threads with sealed values have names like mail addresses or telephone numbers, which "
+        f"forgetting leaves: {listed(look.personal)}"
+    )
+
+
 #: Each check, and what is said if it is well.
 CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
     "server": (_server, _version),
@@ -713,6 +727,7 @@ CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
         _signatures,
         lambda look: f"signed votes are wanted in {', '.join(look.signed_in) or 'no workspace'}",
     ),
+    "names": (lambda _look: (), _names),
     "on call": (_on_call, "no schedule of a policy was read more than an hour ago"),
     "parked": (_parked, _given_up),
     "room for parked": (_room_for_parked, ""),
@@ -728,7 +743,7 @@ CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
 DOCTOR: Final = (
     "server", "build", "nodes", "streams and consumers", "readers", "workers", "room", "writes",
     "batches", "log", "seal", "copies", "promises", "in doubt", "stops", "policies and tools",
-    "signatures", "on call", "parked", "clock",
+    "signatures", "names", "on call", "parked", "clock",
 )  # fmt: skip
 #: The alarms of `ayes status`, of the page Operations and of the metrics.
 ALARMS: Final = (

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ayes.projections.display import raw_json
 from ayes.projections.display.texts import HEAD_LINES, ShownText, plain, text_of
+from ayes.schemas.sealed import SEALED, is_token, shown
 from ayes.schemas.visible import visible
 
 if TYPE_CHECKING:
@@ -133,7 +134,7 @@ def _brief(raw: str) -> str:
     if kind in ("object", "array"):
         count = len(raw_json.children(raw))
         return f"{count} {'field' if kind == 'object' else 'item'}{'' if count == 1 else 's'}"
-    text = raw_json.string(raw).replace("\n", " ") if kind == "string" else raw
+    text = shown(raw_json.string(raw)).replace("\n", " ") if kind == "string" else raw
     return text if len(text) <= _SHORT else f"{text[:_SHORT]}… ({len(text):,} characters)"
 
 
@@ -200,6 +201,8 @@ def _leaf(raw: str, name: str, *, dressed: bool = False) -> Leaf:
     if kind != "string":
         return Leaf(kind, plain(raw))
     text = raw_json.string(raw)
+    if is_token(text):
+        return Leaf("null", plain(SEALED))  # no text, so it stands in no quotes
     picture = _picture(text) if text.startswith("data:") else None
     shown = text_of(text, name, coloured=dressed)
     blocks = _blocks(text) if dressed and shown.kind == "markdown" else ()

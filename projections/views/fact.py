@@ -25,6 +25,7 @@ from ayes.schemas.codec import Fact
 from ayes.schemas.content import described, words
 from ayes.schemas.digest import call_digest
 from ayes.schemas.policy import NO_RULE_NAME
+from ayes.schemas.sealed import shown
 from ayes.schemas.slots import STOP, CallRef
 from ayes.schemas.times import duration
 
@@ -85,6 +86,9 @@ def fact_row(fact: Fact, *, full: bool = False, wishes: Wishes | None = None) ->
 #: What happened, before the fields of the fact. What is not here begins with its kind.
 _OPENINGS: Final = {
     "ThreadOpened": "Opened",
+    "Keyed": "The key under which values are sealed:",
+    "ForgettingBegan": "What was sealed is being forgotten",
+    "Forgotten": "What was sealed is forgotten",
     "Said": "",
     "ModelAsked": "The model is asked:",
     "ModelReplied": "The model:",
@@ -244,6 +248,8 @@ def _what(event: e.Event) -> str:
             return f"{_short(covered)}: {_short(reason)}"
         case e.StopEnded(resumed_by=people) if people:
             return f"resumed by {', '.join(people)}"
+        case e.Keyed(commitment=commitment):
+            return f"commitment {commitment[:12]}…"
         case e.KeyAdded(key=key):
             return key
         case e.KeyConfirmed(signatures=signatures):
@@ -317,5 +323,5 @@ def _part(part: e.Part) -> str:
 
 
 def _short(text: str, most: int = 100) -> str:
-    line = " ".join(text.split())
+    line = " ".join(shown(text).split())
     return line if len(line) <= most else line[: most - 1] + "…"

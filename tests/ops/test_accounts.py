@@ -120,13 +120,13 @@ _WRITTEN_BY = {
     "service": (
         *("{}.opened", "{}.said.x1", "{}.call.x1.requested", "{}.call.x1.withdrawn"),
         *("{}.call.x1.claim.client.1", "{}.call.x1.finished.client", "{}.call.x1.late.client.1"),
-        "_tool.%.x1",
+        *("_tool.%.x1", "{}.keyed"),
     ),
     "model": ("{}.turn.1.asked.1", "{}.turn.1.replied"),
     "notifier": ("{}.call.x1.notified.x1.x1", "{}.call.x1.notified.room.x1.x1"),
     "slack": ("{}.call.x1.posted.x1",),
     "absence": ("_delegation.x1.x1.absent", "_delegation.x1.x1.absent.ended"),
-    "operator": ("_policy.1",),
+    "operator": ("_policy.1", "{}.forgetting", "{}.forgotten"),
     **{person: _of(person) for person in PEOPLE},
 }
 WRITERS = {
@@ -155,7 +155,8 @@ PERSONS = {
 }
 #: What a careless wildcard would let in: the workspace's own, dressed as a thread.
 NOBODY_WRITES = (
-    "_policy.opened", "_policy.said.m1", "_policy.call.1-0.requested", "_policy.turn.1.replied",
+    "_policy.opened", "_grant.keyed", "_grant.forgotten", "_policy.said.m1",
+    "_policy.call.1-0.requested", "_policy.turn.1.replied",
     "_grant.opened", "_grant.g1.given", "_grant.said.m1", "_grant.eve.g1.given",
     "_grant.ana.g1.renewed", "_grant.ana.g1.used", "_grant.ana.g1.revoked.eve",
     "_grant.ana.g1.revoked.ana.x", "_delegation.opened", "_delegation.call.1-0.decided",

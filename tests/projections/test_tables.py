@@ -110,6 +110,8 @@ LEFT = {
     "ToolDeclared.repeatable": "a setting of the declaration",
     "ToolDeclared.governs": "a setting of the declaration",
     "ToolDeclared.secret": "a setting of the declaration",
+    "ToolDeclared.sealed": "a setting of the declaration",
+    "Keyed.commitment": "to be compared, not asked about; in the payload",
     "Granted.when": "a condition, to be read as a whole",
     "Granted.thread": "a pattern, and `thread` is where the fact stands",
     "GrantRevoked.call": "a whole reference, and `call` is where the fact stands",

@@ -160,7 +160,15 @@ def life(
         case "lapsed":
             refused = e.ToolRefused(ending="lapsed", text="valid no longer")
             return [*facts, (ref.lapsed, e.Lapsed(after_s=60)), (ref.finished, refused)]
-        case "unknown_tool" | "digest_mismatch" | "people_were_asked" | "unproved":
+        case (
+            "unknown_tool"
+            | "digest_mismatch"
+            | "people_were_asked"
+            | "unproved"
+            | "forgotten"
+            | "unopened"
+            | "misfit"
+        ):
             facts.append((ref.claim(1), e.Declined(why=ending)))
             return [*facts, (ref.finished, e.ToolRefused(ending=ending, text=f"{ending} it is"))]
         case "returned" | "edited":
@@ -183,7 +191,8 @@ def life(
 #: Every way in which a call can end, by the name that `life` knows it under.
 SETTLED = (
     *DECISIONS, "revoked", "lapsed", "unknown_tool", "digest_mismatch", "people_were_asked",
-    "unproved", "returned", "edited", "failed", "happened", "did not happen",
+    "unproved", "forgotten", "unopened", "misfit", "returned", "edited", "failed", "happened",
+    "did not happen",
 )  # fmt: skip
 UNSETTLED = ("approved", "running", "in doubt")
 

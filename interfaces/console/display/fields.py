@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, NamedTuple
 
 from ayes.projections.display import raw_json
 from ayes.schemas import strict_json
+from ayes.schemas.sealed import is_token, shown
 from ayes.schemas.visible import spans, visible, visible_json
 
 type Control = Literal["text", "number", "choice", "json", "group"]
@@ -73,7 +74,7 @@ class Field(NamedTuple):
         """The options, each with its label: without quotes if all of them are strings."""
         labels = self.options
         if all(raw_json.kind_of(option) == "string" for option in labels):
-            labels = tuple(visible(raw_json.string(option)) for option in labels)
+            labels = tuple(visible(shown(raw_json.string(option))) for option in labels)
         return tuple(zip(self.options, labels, strict=True))
 
     @property
@@ -264,6 +265,8 @@ def _options(schema: _Schema, raw: str) -> tuple[str, ...] | None:
     """The values of a choice between scalars, the present one among them; None if it is none."""
     if raw and raw_json.kind_of(raw) in ("object", "array"):
         return None
+    if raw and raw_json.kind_of(raw) == "string" and is_token(raw_json.string(raw)):
+        return (raw,)  # it stays as it is
     values = schema.get("enum")
     if values is None and _types(schema) == {"boolean"}:
         values = [True, False]

@@ -13,7 +13,8 @@ SELECT workspace, name, key, organisation,
 FROM (
     SELECT spent.*, coalesce(
         calls.verdict <> 'Approved' OR calls.revoked_by IS NOT NULL OR calls.outcome IN (
-            'lapsed', 'unknown_tool', 'digest_mismatch', 'people_were_asked', 'unproved'
+            'lapsed', 'unknown_tool', 'digest_mismatch', 'people_were_asked', 'unproved',
+            'forgotten', 'unopened', 'misfit'
         ), false
     ) AS gives_back
     FROM (

@@ -1,0 +1,146 @@
+"""The cryptography of sealed values: AES-GCM under a key of the thread.
+
+    key         32 random bytes of a thread; its commitment, SHA-256("ayes key 1" ‖ key), is a fact
+    encryption  AES-256-GCM under HMAC-SHA256(key, "ayes seal 1")
+    bound to    the subject of the request and the JSON pointer, each as <length>:<text>
+    nonce       the first 12 bytes of HMAC-SHA256(key, "ayes nonce 1" ‖ bound to ‖ plain text)
+    plain text  the raw JSON of one text or number, with blanks up to a multiple of 32 bytes
+
+The nonce depends on all that is encrypted, so that a request that is repeated has the same bytes;
+it is keyed, so nobody without the key can try values against it. AES-GCM does not bind a key: a
+ciphertext can be made that opens under two. So a key counts only if its commitment is the thread's.
+"""
+
+import base64
+import hashlib
+import hmac
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from msgspec.structs import replace
+
+from ayes.schemas import events as e
+from ayes.schemas import strict_json
+from ayes.schemas.sealed import SEALED, TOKEN
+
+KEY_BYTES: Final = 32
+_NONCE: Final = 12
+_BLOCK: Final = 32
+#: The least number of characters of a value that is taken out of outputs: a shorter one is in many
+#: texts by chance.
+_SHORTEST: Final = 4
+
+
+class Unopened(Exception):
+    """A sealed value cannot be opened. It says nothing about the value."""
+
+
+class Opened:
+    """Arguments in plain text, which nothing prints."""
+
+    __slots__ = ("arguments", "values")
+
+    def __init__(self, arguments: str, values: Mapping[str, str]) -> None:
+        #: Raw JSON.
+        self.arguments = arguments
+        #: By pointer, the raw JSON of what was sealed.
+        self.values = values
+
+    def __repr__(self) -> str:
+        return "Opened(...)"
+
+    def scrubbed[E: e.ToolReturned | e.ToolFailed | e.InDoubt](self, outcome: E) -> E:
+        """The outcome with `SEALED` in the place of each value that was sealed and is in its text
+        as it was written, or as JSON has it.
+        """
+        match outcome:
+            case e.ToolReturned():
+                return replace(outcome, output=self._without(outcome.output))
+            case e.ToolFailed():
+                return replace(outcome, error=self.said(outcome.error))
+            case _:
+                return replace(outcome, text=self.said(outcome.text))
+
+    def _without(self, output: e.Content) -> e.Content:
+        if isinstance(output, str):
+            return self.said(output)
+        return tuple(
+            replace(one, text=self.said(one.text)) if isinstance(one, e.Text) else one
+            for one in output
+        )
+
+    def said(self, text: str) -> str:
+        """A text in the same way."""
+        for raw in self.values.values():
+            value = strict_json.read(raw)
+            said = {raw.strip('"')}
+            if isinstance(value, str):  # as it is, and as JSON may have it
+                said |= {
+                    value,
+                    json.dumps(value)[1:-1],
+                    json.dumps(value, ensure_ascii=False)[1:-1],
+                }
+            for one in sorted(said, key=len, reverse=True):
+                if len(one) >= _SHORTEST:
+                    text = text.replace(one, SEALED)
+        return text
+
+
+def commitment(key: bytes) -> str:
+    """What is recorded of a key: 64 hex digits."""
+    return hashlib.sha256(b"ayes key 1" + key).hexdigest()
+
+
+def seal(key: bytes, subject: str, pointer: str, raw: str) -> str:
+    """The token of a value (raw JSON) in that place of the request on this subject."""
+    bound = _bound(subject, pointer)
+    plain = raw.encode()
+    plain += b" " * (-len(plain) % _BLOCK)
+    nonce = _hmac(key, b"ayes nonce 1" + bound + plain)[:_NONCE]
+    sealed = nonce + _cipher(key).encrypt(nonce, plain, bound)
+    text = base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()
+    return f"ayes:sealed:1:{commitment(key)[:16]}:{text}"
+
+
+def unseal(key: bytes, committed: str, subject: str, pointer: str, token: str) -> str:
+    """The raw JSON of a sealed value.
+
+    Args:
+        committed: the thread's commitment, as it is recorded.
+
+    Raises:
+        Unopened: the key is not the thread's, the token is of another place, or it does not hold
+            one text or number.
+    """
+    found = TOKEN.fullmatch(token)
+    is_the_key = hmac.compare_digest(commitment(key), committed)
+    if found is None or not is_the_key or not committed.startswith(found[1]):
+        raise Unopened("another key")
+    try:
+        sealed = base64.urlsafe_b64decode(found[2] + "=" * (-len(found[2]) % 4))
+        plain = _cipher(key).decrypt(sealed[:_NONCE], sealed[_NONCE:], _bound(subject, pointer))
+        raw = plain.decode().rstrip(" ")
+        value = strict_json.read(raw)
+    except (InvalidTag, ValueError):  # also of texts that are not UTF-8, and of bad JSON
+        raise Unopened("another place, or a changed token") from None
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise Unopened("more than one value")
+    # Each value has one token, so that bits which base64 ignores change nothing.
+    if seal(key, subject, pointer, raw) != token:
+        raise Unopened("another encoding")
+    return raw
+
+
+def _cipher(key: bytes) -> AESGCM:
+    return AESGCM(_hmac(key, b"ayes seal 1"))
+
+
+def _hmac(key: bytes, message: bytes) -> bytes:
+    return hmac.digest(key, message, "sha256")
+
+
+def _bound(*texts: str) -> bytes:
+    return b"".join(b"%d:%b" % (len(raw), raw) for raw in (text.encode() for text in texts))
