@@ -73,6 +73,9 @@ ENTITIES: Final[dict[type, tuple[int, str]]] = {
     e.KeyAdded: (_CREATE, "key"),
     e.KeyConfirmed: (_ENABLE, "key"),
     e.KeyRevoked: (_DISABLE, "key"),
+    e.Keyed: (_CREATE, "thread"),
+    e.ForgettingBegan: (_UPDATE, "thread"),
+    e.Forgotten: (_DELETE, "thread"),
     e.OnCallRead: (_UPDATE, "schedule"),
     e.Stopped: (_CREATE, "stop"),
     e.Resumed: (_UPDATE, "stop"),
@@ -158,9 +161,11 @@ def _of_call(fact: Fact, log: str, call: Call | None) -> dict[str, Any]:
 
 def _of_entity(fact: Fact, log: str, activity: int, what: str) -> dict[str, Any]:
     slot, ref = fact.slot, fact.slot.call_ref
-    name = "/".join(slot.tail[1 : 3 if slot.tail[0] in _TWO_NAMES else 2])
+    kind, *names = slot.tail
+    name = slot.thread if what == "thread" else "/".join(names[: 2 if kind in _TWO_NAMES else 1])
+    place = slot.workspace if what == "thread" else f"{slot.workspace}/{kind}"
     entity: dict[str, Any] = {
-        "uid": str(ref) if ref else f"{slot.workspace}/{slot.tail[0]}/{name}",
+        "uid": str(ref) if ref else f"{place}/{name}",
         "name": name,
         "type": what,
         "type_id": _OTHER,
