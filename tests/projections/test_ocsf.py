@@ -166,6 +166,9 @@ def test_who_acted_and_on_what_are_named():
     given, ended = sample("Granted"), sample("GrantRevoked")
     uids = [(ocsf_event(one, LOG) or {})["entity"]["uid"] for one in (given, ended)]
     assert uids == ["shop/_grant/ana/ana"] * 2
+    key = [sample(kind) for kind in ("Keyed", "ForgettingBegan", "Forgotten")]
+    uids = [(ocsf_event(one, LOG) or {})["entity"]["uid"] for one in key]
+    assert uids == [f"{one.slot.workspace}/{one.slot.thread}" for one in key]
 
 
 def test_a_long_name_makes_no_long_line():
