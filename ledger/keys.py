@@ -6,10 +6,13 @@ person. If all of a person's keys are lost, as many others as it says confirm a 
 counts after a time in which anybody may revoke it. A key is of one person and one log; it is
 written with both, so none counts under another name or elsewhere.
 
+A passkey signs votes and nothing else: on a page that is not honest, a gesture that was meant for
+one vote would otherwise confirm a key, or give grants.
+
 Once a name stands for nobody, or for somebody else, no key that it had counts any more.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
@@ -17,8 +20,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ayes.ledger.passkeys import Assertion, Passkey, flaw, is_signed
 from ayes.ledger.seal import VerifierKey
-from ayes.ledger.signing import Bound, Signature, key_digest, key_id
+from ayes.ledger.signing import Bound, PublicKey, Signature, key_digest, key_id, parse_key
 from ayes.ledger.trust import Trust
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -31,8 +35,10 @@ class PersonKey(Struct, frozen=True):
 
     person: str
     id: str
-    public: VerifierKey
+    public: PublicKey
     added: Fact
+    #: Of the pages on which a passkey signs.
+    origins: Collection[str] = ()
     #: The ids of the roots and confirmers, and the names of others, who have confirmed it.
     by: frozenset[str] = frozenset()
     #: The fact by which it is confirmed; None: it is not.
@@ -56,6 +62,27 @@ class PersonKey(Struct, frozen=True):
             and (self.revoked is None or (until is not None and self.revoked.seq >= until))
         )
 
+    def standing(self, now: datetime) -> str:
+        """Whether it counts, in words."""
+        if self.revoked is not None:
+            return f"revoked at {self.revoked.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
+        if self.counts_from is None:
+            return f"not confirmed yet, by {', '.join(sorted(self.by)) or 'nobody'} so far"
+        word = "counts since" if self.counts_from <= now else "will count from"
+        return f"{word} {self.counts_from:%Y-%m-%d %H:%M:%S} UTC"
+
+    def signed(self, signature: Signature, digest: bytes) -> bool:
+        """Whether it is this key's signature of a digest; a passkey signs nothing but votes."""
+        return isinstance(self.public, VerifierKey) and signature.is_of(self.public, digest)
+
+    def voted(self, signature: Signature, digest: bytes) -> bool:
+        """Whether it is this key's signature of a vote."""
+        match self.public, signature.raw:
+            case Passkey() as public, Assertion() as said:
+                return not flaw(public, said, digest, self.origins)
+            case _:
+                return self.signed(signature, digest)
+
 
 class Keys(Struct, frozen=True):
     """People's keys, by person and id."""
@@ -74,6 +101,8 @@ class Signatures(Struct, frozen=True):
 
     bound: Bound
     keys: Keys = Keys()
+    #: The votes that do not count by the counters of their passkeys (`fallen`).
+    fallen: dict[int, Fact] = {}
     #: Whether the trust file wants them signed, whatever the question says.
     is_wanted: bool = False
     #: The number of the log from which on revocations change nothing; None: they all count.
@@ -94,7 +123,7 @@ def keys_of(facts: Iterable[Fact], trust: Trust) -> Keys:
                 public = _public(text, person, key, trust)
                 # A key with two names would let one person vote twice.
                 if public is not None and all(one.id != key for one in each.values()):
-                    each[person, key] = PersonKey(person, key, public, fact)
+                    each[person, key] = PersonKey(person, key, public, fact, trust.origins)
             case e.KeyConfirmed(), (_, person, key, *_) if (person, key) in each:
                 each[person, key] = _confirmed(keys, each[person, key], fact, trust)
             case e.KeyRevoked(), (_, person, key, *_) if (person, key) in each:
@@ -108,23 +137,63 @@ def keys_of(facts: Iterable[Fact], trust: Trust) -> Keys:
     return keys
 
 
-def _public(text: str, person: str, key: str, trust: Trust) -> VerifierKey | None:
-    """The key that a person adds; None if it is not written as one of theirs, in this log."""
+def _public(text: str, person: str, key: str, trust: Trust) -> PublicKey | None:
+    """The key that a person adds; None if it is not written as one of theirs, in this log and for
+    the domain of its pages.
+    """
     try:
-        public = VerifierKey.parse(text)
+        public = parse_key(text)
     except BadInput:
         return None
     is_theirs = public.name == key_name(person, trust.log) and key_id(public) == key
-    return public if is_theirs else None
+    is_here = not isinstance(public, Passkey) or public.rp == trust.rp
+    return public if is_theirs and is_here else None
 
 
-def added_keys(facts: Iterable[Fact]) -> list[tuple[str, VerifierKey]]:
+def fallen(votes: Iterable[Fact], keys: Keys) -> dict[int, Fact]:
+    """The votes with a passkey whose counter was as high before, by number, each with the vote that
+    had it: of two devices with one key, one is a copy (WebAuthn, 7.2, "signCount").
+
+    A counter that has always been 0 counts nothing. What a key has not signed says nothing of its
+    counter, and what it has signed does, whatever it is about.
+
+    Args:
+        votes: all those of their people, in the order of the log.
+    """
+    found, highest = dict[int, Fact](), dict[str, tuple[int, Fact]]()
+    for fact in votes:
+        for key, count in _count(fact, keys):
+            before, vote = highest.get(key, (0, fact))
+            if count <= before and (count or before):
+                found[fact.seq] = vote
+            if count > before:
+                highest[key] = count, fact
+    return found
+
+
+def _count(fact: Fact, keys: Keys) -> Iterable[tuple[str, int]]:
+    """The passkey with which a vote is signed, and its counter then; none for another vote."""
+    signature = assertion_of(fact)
+    key = keys.get(fact.slot.tail[3], signature.key) if signature is not None else None
+    if signature is not None and key is not None and isinstance(key.public, Passkey):
+        said = signature.raw
+        if isinstance(said, Assertion) and is_signed(key.public.spki, said):
+            yield key.id, said.count
+
+
+def assertion_of(vote: Fact) -> Signature | None:
+    """The signature of a vote, if it says that it was made with a passkey."""
+    found = Signature.parse(vote.event.signature) if isinstance(vote.event, e.Voted) else None
+    return found if found is not None and isinstance(found.raw, Assertion) else None
+
+
+def added_keys(facts: Iterable[Fact]) -> list[tuple[str, PublicKey]]:
     """The keys that people have added, whether they count or not, with whose they are."""
-    found: list[tuple[str, VerifierKey]] = []
+    found: list[tuple[str, PublicKey]] = []
     for fact in facts:
         if isinstance(fact.event, e.KeyAdded):
             with suppress(BadInput):
-                found.append((fact.slot.tail[1], VerifierKey.parse(fact.event.key)))
+                found.append((fact.slot.tail[1], parse_key(fact.event.key)))
     return found
 
 
@@ -154,16 +223,12 @@ def _confirmed_by(
         return key
     for trusted, needed in trust.quorums:
         public = trusted.get(signature.key)
-        if public is not None and public.verifies(signature.raw, digest):
+        if public is not None and signature.is_of(public, digest):
             by = key.by | {signature.key}
             is_met = len(by & trusted.keys()) >= needed
             key = _counting(replace(key, by=by), fact, 0) if is_met else replace(key, by=by)
     for other in keys.each.values():
-        if (
-            other.id == signature.key
-            and other.counts(fact)
-            and other.public.verifies(signature.raw, digest)
-        ):
+        if other.id == signature.key and other.counts(fact) and other.signed(signature, digest):
             key = _by_person(keys, key, other.person, fact, trust)
     return key
 

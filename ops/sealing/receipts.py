@@ -36,6 +36,7 @@ from ayes.schemas.slots import (
     STOP,
     CallRef,
     delegations,
+    is_votes_of,
     policies,
     tool_slot,
 )
@@ -179,6 +180,11 @@ async def evidence(ledger: LedgerClient, ref: CallRef) -> tuple[Fact, ...]:
     if isinstance(_decision(call), e.Approved):
         await why_unproved(reader, call, counts_others=False)
     assert call.requested
+    if ledger.trust is not None:
+        read = sorted(seen.facts.values(), key=lambda one: one.seq)
+        keys = ledger.judged_keys(read, ledger.trust)
+        fell = await ledger.fallen(call, keys)
+        seen.facts |= {fell[one.seq].seq: fell[one.seq] for one in call.votes if one.seq in fell}
     in_force = await ledger.policies(ref.workspace, before=call.requested.seq)
     versions = {
         ref.workspace: in_force.workspace.version,
@@ -187,6 +193,7 @@ async def evidence(ledger: LedgerClient, ref: CallRef) -> tuple[Fact, ...]:
     facts = sorted(filterfalse(_is_foreign, seen.facts.values()), key=lambda one: one.seq)
     people = _people(call, facts)
     plainly = {*map(plain, people)}
+    ids = {one.slot.tail[2] for one in facts if one.slot.tail[:2] in {(KEY, who) for who in people}}
     last = max(one.seq for one in call.facts)
     decided = call.decided.seq if call.decided is not None else last
 
@@ -196,7 +203,8 @@ async def evidence(ledger: LedgerClient, ref: CallRef) -> tuple[Fact, ...]:
             is_later = int(rest[0]) >= versions.get(fact.slot.workspace, 0)
             return is_later and fact.seq < decided
         if kind in (KEY, PERSON):
-            return plain(rest[0]) in plainly
+            # Of a key that somebody else has added before, too.
+            return plain(rest[0]) in plainly or (kind == KEY and rest[1] in ids)
         if kind == DELEGATION:
             return rest[0] in people and fact.seq < decided
         return kind != STOP or fact.seq < last
@@ -244,7 +252,8 @@ class _Seen:
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
         found = await self._log.read(*subjects)
-        self.facts.update({one.seq: one for one in found})
+        if not all(map(is_votes_of, subjects)):  # those of other calls are nobody's business
+            self.facts.update({one.seq: one for one in found})
         return found
 
     async def latest(self, subjects: str) -> Fact | None:
