@@ -9,6 +9,7 @@ from ayes.interfaces.cli.command import Session, command, commands
 from ayes.interfaces.cli.options import SettingsOption, argument, option
 from ayes.interfaces.cli.settings import settings_of, trust_of
 from ayes.ledger.seal import SignerKey
+from ayes.ledger.trust import Trust
 from ayes.ops.key_files import new_file
 from ayes.schemas.errors import BadInput
 from ayes.schemas.files import write_atomically
@@ -82,13 +83,8 @@ async def page(
     parts = urlsplit(url)
     if url != f"{parts.scheme}://{parts.netloc}" or not parts.netloc:
         raise BadInput(f"{url!r} is not where people open a console. Give it with --console.")
-    text = _SIGN_PAGE.read_text()
-    for name, value in ("console", url), ("log", trust.log), ("rp", trust.rp):
-        text = text.replace(
-            f'name="ayes-{name}" content=""', f'name="ayes-{name}" content="{escape(value)}"'
-        )
     try:
-        write_atomically(file, text.encode())
+        write_atomically(file, sign_page(url, trust).encode())
     except OSError as problem:
         raise BadInput(f"{file} cannot be written: {problem.strerror}.") from None
     session.print(
@@ -96,3 +92,13 @@ async def page(
         f"{file} signs votes of {url}. Serve it at one of {', '.join(trust.origins)}, where the "
         "console has no access, and name its address as [console] sign_page.",
     )
+
+
+def sign_page(console: str, trust: Trust) -> str:
+    """The page on which people sign the votes of this console."""
+    text = _SIGN_PAGE.read_text()
+    for name, value in ("console", console), ("log", trust.log), ("rp", trust.rp):
+        text = text.replace(
+            f'name="ayes-{name}" content=""', f'name="ayes-{name}" content="{escape(value)}"'
+        )
+    return text

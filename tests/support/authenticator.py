@@ -51,6 +51,10 @@ class Authenticator:
         text = json.dumps(said | client, separators=(",", ":")).encode()
         domain = sha256((rp or self.rp).encode()).digest()
         data = domain + bytes([flags]) + self.count.to_bytes(4)
+        return self.signed(data, text)
+
+    def signed(self, data: bytes, text: bytes) -> Assertion:
+        """Its signature of whatever a browser says."""
         signed = data + sha256(text).digest()
         if isinstance(self._key, Ed25519PrivateKey):
             return Assertion(data, text, self._key.sign(signed))

@@ -25,7 +25,6 @@ const say = (form, said) => { form.querySelector("[data-state]").textContent = s
 
 function show(form) {
   const { passkey, rp, challenge } = form.dataset;
-  const code = form.querySelector("code")?.textContent ?? "";
   const isVote = passkey === "vote";
   const button = start(form);
   button.hidden = false;
@@ -61,7 +60,7 @@ function show(form) {
       : navigator.credentials.create({ publicKey });
     button.disabled = true;
     asked.then((made) => (isVote ? send(form, made) : ready(form, made)))
-      .catch((problem) => say(form, `${REFUSED}${code} (${problem.name}: ${problem.message})`))
+      .catch((problem) => say(form, `${REFUSED}${form.dataset.command} (${problem.name}: ${problem.message})`))
       .finally(() => { button.disabled = false; });
   });
 }

@@ -11,6 +11,7 @@ import npm
 import pytest
 from msgspec.structs import replace
 from other_notes import other_notes
+from passkey_vectors import FILE
 from paths import ROOT
 from sealed_site import Sealed, approved
 from shop import FIRST, SECOND, THIRD
@@ -164,3 +165,12 @@ async def test_a_receipt_that_could_be_read_in_two_ways_is_refused(reader: Reade
         assert isinstance(why, str), name
     more = replace(found, checkpoint=f"{found.checkpoint}\N{EM DASH} w AAAAAAA=\n")
     assert await reader.checks(more) == [dict.fromkeys(("ana", "ben", "cy"), "")]
+
+
+async def test_the_client_judges_passkeys_as_python_does():
+    """The same vectors, and no bit of them can be another."""
+    command = [npm.node(), TESTS / "passkey.cases.ts", FILE]
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == []
