@@ -178,7 +178,7 @@ def _count(fact: Fact, keys: Keys) -> Iterable[tuple[str, int]]:
     if signature is not None and key is not None and isinstance(key.public, Passkey):
         said = signature.raw
         if isinstance(said, Assertion) and is_signed(key.public.spki, said):
-            yield key.id, said.count
+            yield key.id, said.counter
 
 
 def assertion_of(vote: Fact) -> Signature | None:

@@ -49,7 +49,7 @@ class Assertion(NamedTuple):
     signature: bytes
 
     @property
-    def count(self) -> int:
+    def counter(self) -> int:
         """How many signatures the device says that it has made; 0: it does not count."""
         return int.from_bytes(self.authenticator[33:_SHORTEST])
 

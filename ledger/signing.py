@@ -82,9 +82,9 @@ class Signature(NamedTuple):
     raw: bytes | Assertion
 
     def __str__(self) -> str:
-        kind, parts = "ed25519", (self.raw,)
-        if isinstance(self.raw, Assertion):
-            kind, parts = "webauthn", self.raw
+        kind, parts = (
+            ("webauthn", self.raw) if isinstance(self.raw, Assertion) else ("ed25519", (self.raw,))
+        )
         written = (base64.urlsafe_b64encode(one).decode().rstrip("=") for one in parts)
         return ".".join((kind, "1", self.key, str(self.until), *written))
 
