@@ -290,3 +290,37 @@ def test_a_passkey_as_text(kind: str):
     ):
         with pytest.raises(BadInput, match="is not a passkey"):
             Passkey.parse(bad)
+
+
+async def test_the_voter_is_told_what_their_key_has_signed(site: Site, tmp_path: Path):
+    """By the log, so whatever a page has shown: the call, the tool, and that it does not count
+    (D3). Of a vote without a signature nobody is told.
+    """
+    await site.apply(f'[contacts]\nana = ["web:ana"]\nben = ["web:ben"]\n{ASK}')
+    made = await device(site)
+    file = '[notices.web]\nurl = "json://{place}/{{address}}"\n'
+    with http() as web:
+        channels = Channels(section("notices", tmp_path, file.format(place=web.place)))
+        notifier = Ledger(site.log, e.Author(kind="notifier", name="notifier"))
+        notifier.trust = site.trust
+        sending = Worker(notifier, Notifier(channels))
+        async with site.gates(), working(sending):
+            await site.ask()
+            await site.ask(SECOND)
+            await site.ledger.reviewer("ben").deny(FIRST)
+            made.count = 4
+            await site.ledger.append(SECOND.vote("ana"), await vote_of(site, made, SECOND))
+            made.count = 1
+            await site.ledger.append(FIRST.vote("ana"), await vote_of(site, made))
+            for ref in FIRST, SECOND:
+                await recorded(site.ledger, ref.notified("ana", "signed").subject)
+            assert not await site.ledger.read(FIRST.notified("ben", "signed"))
+        channels.close()
+        said = {one.subject: one.body for one in web.received() if "just signed" in one.subject}
+    fell, good = (
+        said[f"Your key has just signed: refund: {ref}"] for ref in (FIRST, SECOND)
+    )
+    assert FELL in fell
+    for line in ("call:      shop/t1/c2", "tool:      refund", "signed:    approve, "):
+        assert line in good
+    assert "void:" not in good
