@@ -1,14 +1,22 @@
 """Votes that are signed with passkeys, from the gate to the starter. On the log in memory."""
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 from authenticator import Authenticator
+from inboxes import http
 from msgspec.structs import replace
+from running import working
+from sections import section
 from shop import FIRST, SECOND, THIRD
-from signed_site import DESK, Site
+from signed_site import ASK, DESK, Site
+from until import recorded
 
+from ayes.consumers.notices.channels import Channels
+from ayes.consumers.notices.notifier import Notifier
+from ayes.consumers.worker import Worker
 from ayes.ledger.clients.proofs import why_unproved
 from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
@@ -316,10 +324,8 @@ async def test_the_voter_is_told_what_their_key_has_signed(site: Site, tmp_path:
                 await recorded(site.ledger, ref.notified("ana", "signed").subject)
             assert not await site.ledger.read(FIRST.notified("ben", "signed"))
         channels.close()
-        said = {one.subject: one.body for one in web.received() if "just signed" in one.subject}
-    fell, good = (
-        said[f"Your key has just signed: refund: {ref}"] for ref in (FIRST, SECOND)
-    )
+        said = {one.subject: one.body for one in web if "just signed" in one.subject}
+    fell, good = (said[f"Your key has just signed: refund: {ref}"] for ref in (FIRST, SECOND))
     assert FELL in fell
     for line in ("call:      shop/t1/c2", "tool:      refund", "signed:    approve, "):
         assert line in good

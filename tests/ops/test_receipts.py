@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from long import sampled
 from msgspec.structs import replace
-from sealed_site import Sealed, approved
-from shop import FIRST, SECOND
+from sealed_site import Sealed, approved, with_passkeys
+from shop import FIRST, SECOND, THIRD
 from signed_site import ASK
 
 from ayes.interfaces.cli.receipts import verify_receipt
@@ -314,3 +314,28 @@ async def test_no_receipt_is_made_that_does_not_hold(site: Sealed):
     tile.write_bytes(before)
     with pytest.raises(BadFile, match="it is not signed with the key"):
         await make(site.ledger, FIRST, site.files, SignerKey(key.public.name, bytes([1] * 32)))
+
+
+async def test_a_receipt_proves_votes_with_passkeys(tmp_path: Path):
+    """One whose counter fell does not count there either; and of other calls it has the vote that
+    shows this, and nothing else.
+    """
+    site = await with_passkeys(tmp_path)
+    key, whys = await site.seal(), {}
+    for ref in FIRST, SECOND, THIRD:
+        found = await site.receipt(ref)
+        shown = await judged(Receipt.parse(found.text()), key.public, site.trust)
+        assert shown.unproved == ""
+        whys[ref] = [one.why_void for one in shown.votes]
+        others = [one.subject for one in found.facts if ".vote." in one.subject]
+        own = [one for one in others if f".{ref.call}." in one]
+        assert [*{*others} - {*own}] == ([SECOND.vote("ana").subject] if ref == THIRD else [])
+        assert len(found.text()) < 20_000
+    assert whys[FIRST] == whys[SECOND] == [""]
+    assert whys[THIRD][0].startswith("the counter of its passkey was as high before")
+    assert whys[THIRD][1].startswith("it is not signed with a key of its voter")
+    elsewhere = Trust.model_validate(
+        site.trust.model_dump() | {"origins": ["https://ayes.example"]}
+    )
+    shown = await judged(await site.receipt(), key.public, elsewhere)
+    assert shown.unproved == "the votes that count do not approve this"

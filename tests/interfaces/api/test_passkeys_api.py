@@ -130,7 +130,7 @@ async def test_without_a_domain_in_the_trust_file_there_are_none(shop: Any, clie
 async def test_nothing_is_recorded_unsigned_where_only_signed_votes_count(
     shop: Any, client: AsyncClient
 ):
-    """Neither by votes on several calls, nor by an approval of such calls, which name the command."""
+    """Neither by votes on several calls, nor by an approval of such calls; both say so."""
     await trusting(shop, signed_since={"shop": 1})
     digest = await shop.ask(CALL)
     shown = {"verdict": "approve", "shown": f"{CALL} {digest}"}
