@@ -57,6 +57,11 @@ async def keys_of(visit: Reviewing) -> list[KeyState]:
     ]
 
 
+def challenge_of(person: str, trust: Trust) -> bytes:
+    """With what a browser makes a passkey of this person."""
+    return passkey_digest(trust.log, person)
+
+
 def credential_of(event: object) -> str:
     return event.credential if isinstance(event, e.KeyAdded) else ""
 
@@ -94,7 +99,7 @@ def _read(made: str, person: str, trust: Trust) -> tuple[Passkey, str]:
     try:
         found = verify_registration_response(
             credential=made[:_MAX],
-            expected_challenge=passkey_digest(trust.log, person),
+            expected_challenge=challenge_of(person, trust),
             expected_rp_id=trust.rp,
             expected_origin=[*trust.origins],
             require_user_verification=True,

@@ -13,7 +13,6 @@ from ayes.interfaces.api.passkeys import credential_of
 from ayes.interfaces.api.votes import ToSign
 from ayes.interfaces.console.pages.forms import again, to
 from ayes.interfaces.console.rendering import page
-from ayes.ledger.signing import passkey_digest
 from ayes.schemas.errors import ApprovalsError
 
 router: Final = APIRouter()
@@ -33,8 +32,8 @@ async def _shown(
         taken = [one.credential for one in keys if one.credential]
         making = {"person": visit.name, "taken": taken}
         where = place(visit, making)
-        digest = passkey_digest(trust.log, visit.name)
-        making |= {"where": where, "rp": trust.rp, "challenge": _text(digest)}
+        challenge = _text(passkeys.challenge_of(visit.name, trust))
+        making |= {"where": where, "rp": trust.rp, "challenge": challenge}
     return page(visit, "passkeys.html", problem, keys=keys, making=making, trust=trust)
 
 

@@ -16,10 +16,12 @@ from signed_site import DESK
 from webauthn import verify_authentication_response
 from webauthn.helpers.exceptions import InvalidAuthenticationResponse
 
+from ayes.interfaces.console import serving
 from ayes.ledger.keys import key_name
 from ayes.ledger.passkeys import flaw
 from ayes.ledger.signing import fingerprint, passkey_digest
 from ayes.ledger.trust import Trust
+from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import KEYS, CallRef
 
 CALL = "shop/order-17/refund-1"
@@ -157,6 +159,22 @@ async def test_a_browser_at_an_address_is_led_to_the_name(shop: Any, client: Asy
     assert answer.status_code == 200
     for name in "publickey-credentials-get", "publickey-credentials-create":
         assert name not in answer.headers["permissions-policy"]
+
+
+async def test_the_console_is_opened_at_the_name_of_its_passkeys(shop: Any):
+    """It says so if none can sign there, and takes no sign page but one of the trust file."""
+    trust, store = await trusting(shop), shop.server.store
+    async with serving.serving(store, "ana", trust=trust, port=0) as served:
+        assert served.url.startswith("http://localhost:")
+        assert f"No passkey signs at {served.url}: the trust file names {PAGE}." in served.notes
+    async with serving.serving(store, "ana", port=0) as served:
+        assert served.url.startswith("http://127.0.0.1:")
+        assert not any("passkey" in one for one in served.notes)
+    async with serving.serving(store, "ana", trust=trust, port=0, sign_page=f"{PAGE}/s") as served:
+        assert not any("passkey" in one for one in served.notes)
+    with pytest.raises(BadInput, match="is on none of the origins of the trust file"):
+        async with serving.serving(store, "ana", trust=trust, port=0, sign_page="http://x/s"):
+            pass
 
 
 #: Vectors on which the library looks at less than we do, or reads more.
