@@ -206,6 +206,14 @@ async def test_a_counter_that_falls_voids_that_vote(site: Site):
         await site.ledger.append(SECOND.vote("ana"), copied)
         await site.decided(e.Approved, SECOND)
         assert await why_void(site, first) == FELL
+        # Whoever has the gate's login lets nothing run on it either.
+        approved = (await site.ledger.call(SECOND)).approval
+        digest = (await site.ledger.call(FIRST)).digest
+        await site.ledger.append(FIRST.decided, replace(approved, id="", digest=digest))
+        starter = Ledger(site.log, e.Author("x", "x"))
+        starter.trust = site.trust
+        said = await why_unproved(starter, await starter.call(FIRST), starts=True)
+        assert said == "the votes that count do not approve this"
         # Another key of the same person counts by itself.
         await site.ledger.append(THIRD.vote("ana"), await vote_of(site, other, THIRD))
         await site.decided(e.Approved, THIRD)

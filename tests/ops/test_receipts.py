@@ -23,17 +23,19 @@ from ayes.ledger.seal import (
     MerkleTree,
     Proofs,
     SignerKey,
+    VerifierKey,
     WitnessPolicy,
     leaf_hash,
     tile_path,
 )
+from ayes.ledger.signing import key_id
 from ayes.ledger.trust import Trust
 from ayes.ops.sealing.receipts import _SPENT, judged, make
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadFile, BadInput
-from ayes.schemas.slots import CallRef, person_slot
+from ayes.schemas.slots import CallRef, key_slot, person_slot
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -339,3 +341,20 @@ async def test_a_receipt_proves_votes_with_passkeys(tmp_path: Path):
     )
     shown = await judged(await site.receipt(), key.public, elsewhere)
     assert shown.unproved == "the votes that count do not approve this"
+
+
+async def test_a_receipt_has_whoever_added_a_key_before(tmp_path: Path):
+    """A key is the first one's who adds it, also if that person has no part in the call."""
+    site = Sealed(tmp_path)
+    await site.begin(signed_since={"shop": 1})
+    key, log = SignerKey(f"ana/{await site.log.identity()}", bytes([7] * 32)), site.trust.log
+    added = e.KeyAdded(key=str(VerifierKey(f"cy/{log}", key.public.public)))
+    await site.ledger.append(key_slot("cy", key_id(key.public), "added"), added)
+    await site.add(key, "ana")
+    site.keys["ana"] = key
+    async with site.gates():
+        await site.ask()
+        await site.ledger.append(FIRST.vote("ana"), await site.vote_of("ana"))
+    sealer = await site.seal()
+    [vote] = (await judged(await site.receipt(), sealer.public, site.trust)).votes
+    assert vote.why_void.startswith("it is not signed with a key of its voter")
