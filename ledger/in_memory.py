@@ -34,6 +34,7 @@ from ayes.ledger.log import (
     SlotTaken,
     TimerFired,
     Written,
+    digest_of,
     identity_of,
 )
 from ayes.schemas.codec import Fact, fact_of
@@ -122,9 +123,7 @@ class Memory:
     async def at(self, seq: int) -> RawMessage | None:
         return self._raw[seq - 1] if 0 < seq <= len(self._raw) else None
 
-    async def digest(self, fact: Fact) -> str:
-        found = await self.at(fact.seq)
-        return found.digest if found is not None else ""
+    digest = digest_of
 
     async def last_seq(self) -> int:
         return len(self._facts)

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from ayes.ledger.passkeys import Assertion, Passkey, flaw, is_signed
 from ayes.ledger.seal import VerifierKey
 from ayes.ledger.signing import Bound, PublicKey, Signature, key_digest, key_id, parse_key
-from ayes.ledger.trust import Trust
+from ayes.ledger.trust import Lost, Trust
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput
@@ -39,8 +39,10 @@ class PersonKey(Struct, frozen=True):
     added: Fact
     #: Of the pages on which a passkey signs.
     origins: Collection[str] = ()
-    #: The ids of the roots and confirmers, and the names of others, who have confirmed it.
+    #: The ids of the roots and confirmers that have confirmed it.
     by: frozenset[str] = frozenset()
+    #: The names of others who have, after its person had a key that was confirmed.
+    others: frozenset[str] = frozenset()
     #: The fact by which it is confirmed; None: it is not.
     confirmed: Fact | None = None
     #: From when on it counts, by the clock of the log.
@@ -67,7 +69,8 @@ class PersonKey(Struct, frozen=True):
         if self.revoked is not None:
             return f"revoked at {self.revoked.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
         if self.counts_from is None:
-            return f"not confirmed yet, by {', '.join(sorted(self.by)) or 'nobody'} so far"
+            by = ", ".join(sorted(self.by | self.others)) or "nobody"
+            return f"not confirmed yet, by {by} so far"
         word = "counts since" if self.counts_from <= now else "will count from"
         return f"{word} {self.counts_from:%Y-%m-%d %H:%M:%S} UTC"
 
@@ -85,15 +88,16 @@ class PersonKey(Struct, frozen=True):
 
 
 class Keys(Struct, frozen=True):
-    """People's keys, by person and id."""
+    """People's keys, by id: a key with two names would let one person vote twice."""
 
-    each: dict[tuple[str, str], PersonKey] = {}
+    each: dict[str, PersonKey] = {}
 
     def of(self, person: str) -> tuple[PersonKey, ...]:
         return tuple(one for one in self.each.values() if one.person == person)
 
     def get(self, person: str, key: str) -> PersonKey | None:
-        return self.each.get((person, key))
+        found = self.each.get(key)
+        return found if found is not None and found.person == person else None
 
 
 class Signatures(Struct, frozen=True):
@@ -115,23 +119,22 @@ ABOUT_KEYS: Final = (e.KeyAdded, e.KeyConfirmed, e.KeyRevoked, e.PersonAdded, e.
 
 def keys_of(facts: Iterable[Fact], trust: Trust) -> Keys:
     """The keys, by all facts about them and about removals, in the order of the log."""
-    each = dict[tuple[str, str], PersonKey]()
+    each = dict[str, PersonKey]()
     keys = Keys(each)
     for fact in facts:
         match fact.event, fact.slot.tail:
-            case e.KeyAdded(key=text), (_, person, key, "added"):
+            case e.KeyAdded(key=text), (_, person, key, "added") if key not in each:
                 public = _public(text, person, key, trust)
-                # A key with two names would let one person vote twice.
-                if public is not None and all(one.id != key for one in each.values()):
-                    each[person, key] = PersonKey(person, key, public, fact, trust.origins)
-            case e.KeyConfirmed(), (_, person, key, *_) if (person, key) in each:
-                each[person, key] = _confirmed(keys, each[person, key], fact, trust)
-            case e.KeyRevoked(), (_, person, key, *_) if (person, key) in each:
-                each[person, key] = _revoked(each[person, key], fact)
+                if public is not None:
+                    each[key] = PersonKey(person, key, public, fact, trust.origins)
+            case e.KeyConfirmed(), (_, person, key, *_) if keys.get(person, key):
+                each[key] = _confirmed(keys, each[key], fact, trust)
+            case e.KeyRevoked(), (_, person, key, *_) if keys.get(person, key):
+                each[key] = _revoked(each[key], fact)
             case e.PersonAdded() | e.PersonRemoved(), (_, name, _):
-                for place, one in each.items():
+                for key, one in each.items():
                     if plain(one.person) == plain(name):
-                        each[place] = _revoked(one, fact)
+                        each[key] = _revoked(one, fact)
             case _:
                 pass
     return keys
@@ -207,43 +210,63 @@ def _revoked(key: PersonKey, fact: Fact) -> PersonKey:
 
 
 def _confirmed(keys: Keys, key: PersonKey, fact: Fact, trust: Trust) -> PersonKey:
+    """The key after a confirmation, of which the first signature by each key is judged, and none
+    by whose has confirmed it before: facts can hold any number of them.
+    """
     assert isinstance(fact.event, e.KeyConfirmed)
+    first = dict[str, Signature]()
+    for signature in map(Signature.parse, fact.event.signatures):
+        if signature is not None and not signature.until:
+            first.setdefault(signature.key, signature)
     digest = key_digest(trust.log, key.person, key.public)
-    now = key
-    for text in fact.event.signatures:
-        if (signature := Signature.parse(text)) is not None:
-            now = _confirmed_by(keys, now, signature, digest, fact, trust)
-    return now
-
-
-def _confirmed_by(
-    keys: Keys, key: PersonKey, signature: Signature, digest: bytes, fact: Fact, trust: Trust
-) -> PersonKey:
-    if signature.until:
-        return key
-    for trusted, needed in trust.quorums:
-        public = trusted.get(signature.key)
-        if public is not None and signature.is_of(public, digest):
-            by = key.by | {signature.key}
-            is_met = len(by & trusted.keys()) >= needed
-            key = _counting(replace(key, by=by), fact, 0) if is_met else replace(key, by=by)
-    for other in keys.each.values():
-        if other.id == signature.key and other.counts(fact) and other.signed(signature, digest):
-            key = _by_person(keys, key, other.person, fact, trust)
+    # Who never had a key has lost none.
+    had = any(
+        one.person == key.person and one.id != key.id and one.confirmed is not None
+        for one in keys.each.values()
+    )
+    lost = trust.lost if had else None
+    for signature in first.values():
+        if key.counts_from is not None and key.counts_from <= fact.recorded_at:
+            break
+        key = _by_trusted(key, signature, digest, fact, trust)
+        other = keys.each.get(signature.key)
+        if other is not None and other.counts(fact):
+            key = _by_person(key, other, signature, digest, fact, lost)
     return key
 
 
-def _by_person(keys: Keys, key: PersonKey, person: str, fact: Fact, trust: Trust) -> PersonKey:
-    """The key as this person confirms it: its own, or one of the others who help."""
-    if person == key.person:
-        return _counting(key, fact, 0)
-    key = replace(key, by=key.by | {person})
-    others = key.by - {one for trusted, _ in trust.quorums for one in trusted}
-    # Who never had a key has lost none.
-    had = any(one.confirmed is not None for one in keys.of(key.person) if one.id != key.id)
-    if trust.lost is None or not had or len({*map(plain, others)}) < trust.lost.people:
+def _by_trusted(
+    key: PersonKey, signature: Signature, digest: bytes, fact: Fact, trust: Trust
+) -> PersonKey:
+    """The key as a root or a confirmer confirms it."""
+    known = [one for trusted, _ in trust.quorums if (one := trusted.get(signature.key))]
+    if not known or signature.key in key.by or not signature.is_of(known[0], digest):
         return key
-    return _counting(key, fact, trust.lost.after_s)
+    key = replace(key, by=key.by | {signature.key})
+    is_met = any(len(key.by & trusted.keys()) >= needed for trusted, needed in trust.quorums)
+    return _counting(key, fact, 0) if is_met else key
+
+
+def _by_person(
+    key: PersonKey,
+    other: PersonKey,
+    signature: Signature,
+    digest: bytes,
+    fact: Fact,
+    lost: Lost | None,
+) -> PersonKey:
+    """The key as a person confirms it with another key: its own, or one of the others who help."""
+    is_own = other.person == key.person
+    if not is_own and (lost is None or other.person in key.others):
+        return key
+    if not other.signed(signature, digest):
+        return key
+    if is_own:
+        return _counting(key, fact, 0)
+    assert lost is not None
+    key = replace(key, others=key.others | {other.person})
+    is_met = len({*map(plain, key.others)}) >= lost.people
+    return _counting(key, fact, lost.after_s) if is_met else key
 
 
 def _counting(key: PersonKey, fact: Fact, after_s: float) -> PersonKey:

@@ -264,6 +264,16 @@ class FactReader(Protocol):
         ...
 
 
+class _ByNumber(Protocol):
+    async def at(self, seq: int) -> RawMessage | None: ...
+
+
+async def digest_of(log: _ByNumber, fact: Fact) -> str:
+    """As `FactReader.digest`, of a log whose messages are read by their numbers."""
+    found = await log.at(fact.seq)
+    return found.digest if found is not None else ""
+
+
 #: Bytes of live messages that wait for a subscriber. While as many do, new ones are dropped.
 MAX_LIVE_BYTES: Final = 256 * 1024
 

@@ -23,15 +23,15 @@ from typing import Final, NamedTuple, Self
 
 from msgspec import Struct
 
+from ayes.ledger import ed25519
+from ayes.schemas.base64url import base64url
 from ayes.schemas.errors import BadInput
 
 _MARK: Final = "webauthn"
-#: What stands before the bytes of a key in its SubjectPublicKeyInfo, and how many bytes follow:
-#: Ed25519 (RFC 8410), and an uncompressed point of P-256 (RFC 5480).
-_SPKI: Final = (
-    (bytes.fromhex("302a300506032b6570032100"), 32),
-    (bytes.fromhex("3059301306072a8648ce3d020106082a8648ce3d03010703420004"), 64),
-)
+#: What stands before the bytes of a key in its SubjectPublicKeyInfo: of Ed25519 (RFC 8410), and of
+#: an uncompressed point of P-256 (RFC 5480).
+_ED25519: Final = bytes.fromhex("302a300506032b6570032100")
+_P256: Final = bytes.fromhex("3059301306072a8648ce3d020106082a8648ce3d03010703420004")
 #: Flags of `authenticatorData`: somebody was there, and the device knows that it was this person.
 _PRESENT: Final = 0x01
 _VERIFIED: Final = 0x04
@@ -94,7 +94,10 @@ class Passkey(Struct, frozen=True):
 
 def is_taken(spki: bytes) -> bool:
     """Whether it is a key of a kind that is taken, in its one encoding."""
-    return any(spki.startswith(head) and len(spki) == len(head) + more for head, more in _SPKI)
+    head, _, point = spki.partition(_ED25519)
+    if not head and point:
+        return ed25519.is_sound(point)
+    return spki.startswith(_P256) and len(spki) == len(_P256) + 64
 
 
 def flaw(key: Passkey, said: Assertion, challenge: bytes, origins: Collection[str]) -> str:
@@ -109,7 +112,7 @@ def flaw(key: Passkey, said: Assertion, challenge: bytes, origins: Collection[st
         return "it is not what a browser signs"
     if client.get("type") != "webauthn.get":
         return "it was made for something else than to sign"
-    if client.get("challenge") != _base64url(challenge):
+    if client.get("challenge") != base64url(challenge):
         return "it is about something else"
     if client.get("origin") not in origins:
         return f"it was made on a page of {str(client.get('origin'))[:200]!r}"
@@ -141,7 +144,7 @@ def is_signed(spki: bytes, said: Assertion) -> bool:
             case EllipticCurvePublicKey(curve=SECP256R1()) as key:
                 key.verify(said.signature, data, ECDSA(SHA256()))
             case Ed25519PublicKey() as key:
-                key.verify(said.signature, data)
+                return ed25519.verifies(key.public_bytes_raw(), said.signature, data)
             case _:
                 return False
     except (InvalidSignature, ValueError):
@@ -160,7 +163,3 @@ def _members(text: bytes) -> dict[str, str | bool] | None:
     pairs = _MEMBER.findall(whole)
     found = {name: value == "true" if value[0] != '"' else value[1:-1] for name, value in pairs}
     return found if len(found) == len(pairs) else None
-
-
-def _base64url(data: bytes) -> str:
-    return base64.urlsafe_b64encode(data).decode().rstrip("=")

@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from ayes.ledger.log import RawMessage
+from ayes.ledger.log import RawMessage, digest_of
 from ayes.ledger.seal import Checkpoint, SignerKey, VerifierKey, is_included, leaf_hash
 from ayes.ledger.signing import Signature
 from ayes.schemas import events as e
@@ -265,9 +265,7 @@ class GivenLog:
     async def at(self, seq: int) -> RawMessage | None:
         return self._raws.get(seq)
 
-    async def digest(self, fact: Fact) -> str:
-        found = await self.at(fact.seq)
-        return found.digest if found is not None else ""
+    digest = digest_of
 
     async def last_seq(self) -> int:
         return max(self._raws, default=0)

@@ -218,8 +218,8 @@ class _Partition:
         self._facts: dict[str, Fact] = {}
         #: Not decoded yet.
         self._unread: dict[str, RawMessage] = {}
-        #: By subject, the SHA-256 of the facts that signed votes are bound to.
-        self._digests: dict[str, str] = {}
+        #: Those that are decoded, and that signed votes are bound to.
+        self._signed_about: dict[str, RawMessage] = {}
         #: The subjects of each call.
         self._calls: defaultdict[str, list[str]] = defaultdict(list)
 
@@ -241,7 +241,7 @@ class _Partition:
         gone, self._bytes = self._bytes, 0
         self._facts.clear()
         self._unread.clear()
-        self._digests.clear()
+        self._signed_about.clear()
         self._calls.clear()
         return gone
 
@@ -272,8 +272,8 @@ class _Partition:
 
     def digest(self, fact: Fact) -> str | None:
         """The SHA-256 of a fact that is kept and that votes are bound to."""
-        known = self._facts.get(fact.slot.subject)
-        return self._digests.get(fact.slot.subject) if known and known.seq == fact.seq else None
+        raw = self._signed_about.get(fact.slot.subject)
+        return raw.digest if raw is not None and raw.seq == fact.seq else None
 
     def seq(self, subject: str) -> int:
         return (self._facts.get(subject) or self._unread[subject]).seq
@@ -282,7 +282,7 @@ class _Partition:
         if (raw := self._unread.pop(subject, None)) is not None:
             self._facts[subject] = fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
             if subject.endswith(_SIGNED_ABOUT):
-                self._digests[subject] = raw.digest
+                self._signed_about[subject] = raw
         return self._facts[subject]
 
 

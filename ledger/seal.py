@@ -13,16 +13,17 @@ the payload, so a proof is short whatever the fact holds.
 """
 
 import base64
+import re
 import struct
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime
 from hashlib import sha256
-from types import ModuleType
 from typing import Final, NamedTuple, Self
 
 from msgspec import Struct
 
+from ayes.ledger import ed25519
 from ayes.schemas.errors import BadInput
 
 #: The hashes of a whole tile, and the bytes of one hash.
@@ -275,19 +276,10 @@ class Checkpoint(NamedTuple):
 #: The first byte of a key: of a log, or of a witness.
 _ED25519: Final = 1
 _COSIGNATURE: Final = 4
+#: Of a key: without blanks, as both Python and ECMAScript know them.
+_NAME: Final = re.compile(r"[^\s\ufeff\ud800-\udfff+]+")
 #: The bytes of a key's number in a line of a note.
 _NUMBER: Final = 4
-
-
-def _ed25519() -> ModuleType:
-    """Imported here, since a site without seals and signatures does without it."""
-    try:
-        from cryptography.hazmat.primitives.asymmetric import ed25519
-    except ImportError:
-        raise BadInput(
-            "seals and signatures need the package cryptography: `pip install cryptography`."
-        ) from None
-    return ed25519
 
 
 class VerifierKey(NamedTuple):
@@ -312,11 +304,12 @@ class VerifierKey(NamedTuple):
         """Read a key.
 
         Raises:
-            BadInput: it is not one, or not of this kind.
+            BadInput: it is not one, not of this kind, written in another way than ours, or such
+                that anybody can sign for it.
         """
         found = cls(*_parsed(text))
-        is_whole = str(found) == text.strip() and len(found.public) == HASH
-        if not is_whole or found.name.split() != [found.name]:
+        is_written = _NAME.fullmatch(found.name) and str(found) == text
+        if not is_written or not ed25519.is_sound(found.public):
             start = _base64(bytes([found.kind, 0, 0]))[:2]
             raise BadInput(f"{text[:200]!r} is not a key. It looks like NAME+1a2b3c4d+{start}…=.")
         return found
@@ -349,14 +342,7 @@ class VerifierKey(NamedTuple):
 
     def verifies(self, signature: bytes, data: bytes) -> bool:
         """Whether it is this key's signature of the data."""
-        key = _ed25519().Ed25519PublicKey.from_public_bytes(self.public)
-        from cryptography.exceptions import InvalidSignature
-
-        try:
-            key.verify(signature, data)
-        except InvalidSignature:
-            return False
-        return True
+        return ed25519.verifies(self.public, signature, data)
 
 
 class WitnessKey(VerifierKey):
@@ -461,7 +447,7 @@ class PrivateKey:
     """A key that signs; as text `PRIVATE+KEY+NAME+ID+KEY`, as Go's `sumdb/note` writes it."""
 
     def __init__(self, name: str, seed: bytes = b"") -> None:
-        kind = _ed25519().Ed25519PrivateKey
+        kind = ed25519.library().Ed25519PrivateKey
         self._name = name
         self._key = kind.from_private_bytes(seed) if seed else kind.generate()
 
@@ -480,7 +466,7 @@ class PrivateKey:
         Raises:
             BadInput: it is not one.
         """
-        name, seed = _parsed(text.removeprefix("PRIVATE+KEY+"))
+        name, seed = _parsed(text.strip().removeprefix("PRIVATE+KEY+"))
         found = cls(name, seed) if len(seed) == HASH else None
         if found is None or str(found) != text.strip():
             raise BadInput("it is not a key that signs.")
@@ -517,7 +503,7 @@ class CosignerKey(PrivateKey):
 
 def _parsed(text: str) -> tuple[str, bytes]:
     """Name and bytes of a key in text; empty if it is not one."""
-    name, _, key = text.strip().split("+", 2) if text.count("+") > 1 else ("", "", "")
+    name, _, key = text.split("+", 2) if text.count("+") > 1 else ("", "", "")
     with suppress(ValueError):
         return name, base64.b64decode(key)[1:]
     return "", b""

@@ -28,6 +28,7 @@ from msgspec import Struct
 from ayes.ledger.passkeys import Assertion, Passkey
 from ayes.ledger.seal import SignerKey, VerifierKey
 from ayes.schemas import events as e
+from ayes.schemas.base64url import base64url
 from ayes.schemas.digest import call_digest, text_digest
 from ayes.schemas.slots import CallRef, DelegationRef, GrantRef
 
@@ -85,8 +86,7 @@ class Signature(NamedTuple):
         kind, parts = (
             ("webauthn", self.raw) if isinstance(self.raw, Assertion) else ("ed25519", (self.raw,))
         )
-        written = (base64.urlsafe_b64encode(one).decode().rstrip("=") for one in parts)
-        return ".".join((kind, "1", self.key, str(self.until), *written))
+        return ".".join((kind, "1", self.key, str(self.until), *map(base64url, parts)))
 
     @classmethod
     def parse(cls, text: str) -> Self | None:

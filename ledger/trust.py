@@ -111,7 +111,7 @@ class Trust(TomlModel):
     def _can_be_met(self) -> "Trust":
         for name in ("roots", "confirmers", "policies"):
             keys, needed = getattr(self, name), getattr(self, f"{name}_needed")
-            if len(set(keys)) < len(keys):
+            if len({VerifierKey.parse(one).public for one in keys}) < len(keys):
                 raise mistake(f"{name} has a key twice.", name)
             if keys and needed > len(keys):
                 raise mistake(

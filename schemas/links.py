@@ -14,6 +14,7 @@ import hmac
 from collections.abc import Iterable
 from typing import Final
 
+from ayes.schemas.base64url import base64url
 from ayes.schemas.people import plain
 from ayes.schemas.slots import CallRef
 
@@ -47,8 +48,8 @@ def find_call(
     """
     head, given, found = _packed(_PURPOSE, plain(person)), token.encode(errors="replace"), None
     for call, digest in waiting:
-        made = _encoded(hmac.digest(key, head + _packed(str(call), digest), "sha256"))
-        if hmac.compare_digest(made, given):
+        made = base64url(hmac.digest(key, head + _packed(str(call), digest), "sha256"))
+        if hmac.compare_digest(made.encode(), given):
             found = call
     return found
 
@@ -60,7 +61,7 @@ def account_code(key: bytes, account: str, ends_at: int) -> str:
         ends_at: in seconds since the epoch.
     """
     sealed = keyed_token(key, _ACCOUNT, account, str(ends_at))
-    return f"{sealed}.{ends_at}.{_encoded(account.encode()).decode()}"
+    return f"{sealed}.{ends_at}.{base64url(account.encode())}"
 
 
 def account_of(key: bytes, code: str, now: float) -> str:
@@ -81,13 +82,9 @@ def open_link(base_url: str, token: str) -> str:
 
 def keyed_token(key: bytes, purpose: str, *parts: str) -> str:
     """A keyed hash (HMAC-SHA256) over these parts, for this purpose; URL-safe, without padding."""
-    return _encoded(hmac.digest(key, _packed(purpose, *parts), "sha256")).decode()
+    return base64url(hmac.digest(key, _packed(purpose, *parts), "sha256"))
 
 
 def _packed(*parts: str) -> bytes:
     """With lengths, so that no two lists of parts have the same bytes."""
     return b"".join([b"%d:%b" % (len(raw := part.encode()), raw) for part in parts])
-
-
-def _encoded(mac: bytes) -> bytes:
-    return base64.urlsafe_b64encode(mac).rstrip(b"=")

@@ -5,7 +5,6 @@ push service made, and only who has the key in this file may send there (VAPID, 
 is made once: with another one, every device would have to be added again.
 """
 
-import base64
 import hashlib
 from collections.abc import Callable
 from datetime import datetime
@@ -16,6 +15,7 @@ from msgspec.structs import replace
 
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.private_file import PrivateFile
+from ayes.schemas.base64url import base64url
 from ayes.schemas.people import plain
 
 FILE: Final = "push.json"
@@ -100,8 +100,4 @@ def _with_key(found: Devices) -> Devices:
     made = ec.generate_private_key(ec.SECP256R1())
     point = made.public_key().public_bytes(Encoding.X962, PublicFormat.UncompressedPoint)
     private = made.private_numbers().private_value.to_bytes(32)
-    return replace(found, key=_encoded(private), public_key=_encoded(point))
-
-
-def _encoded(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).rstrip(b"=").decode()
+    return replace(found, key=base64url(private), public_key=base64url(point))

@@ -6,7 +6,6 @@ are signed with them. A removed instance is kept without them, for its name is n
 names of its calls in the ledger begin with it.
 """
 
-import base64
 import hashlib
 import hmac
 from datetime import datetime, timedelta
@@ -20,6 +19,7 @@ from msgspec.structs import replace
 from ayes.interfaces.aap import wire
 from ayes.ledger.private_file import PrivateFile
 from ayes.schemas import strict_json
+from ayes.schemas.base64url import base64url
 from ayes.schemas.errors import BadInput
 
 #: How long a token is valid.
@@ -164,7 +164,7 @@ def new_token(secret: str, instance: str, key: str) -> str:
         secret: that token.
     """
     made = hmac.digest(secret.encode(), f"aap {instance} {key}".encode(), hashlib.sha256)
-    return _PREFIX + base64.urlsafe_b64encode(made).decode().rstrip("=")
+    return _PREFIX + base64url(made)
 
 
 def hash_of(token: str) -> str:

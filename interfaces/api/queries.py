@@ -14,6 +14,7 @@ from ayes.interfaces.api.base import ApiModel
 from ayes.ledger.lifecycle import Status
 from ayes.projections.call_order import GROUPS, CallOrder, PageCursor
 from ayes.projections.call_query import MINE, CallQuery, Word, number_of
+from ayes.schemas.base64url import base64url
 from ayes.schemas.errors import BadInput
 from ayes.schemas.ids import is_token, token
 from ayes.schemas.slots import CallRef
@@ -155,7 +156,7 @@ def cursor_text(cursor: PageCursor | None) -> str | None:
 
 
 def _text_of(cursor: PageCursor) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(cursor)).decode().rstrip("=")
+    return base64url(msgspec.json.encode(cursor))
 
 
 def behind(seq: int) -> str:

@@ -27,6 +27,7 @@ from ayes.ledger.log import (
     LiveMessages,
     RawMessage,
     Written,
+    digest_of,
 )
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.projections.pending import Entry, PendingIndex
@@ -129,9 +130,7 @@ class ScopedLog:
             return found
         return replace(found, subject=_ELSEWHERE, data=b"")
 
-    async def digest(self, fact: Fact) -> str:
-        found = await self.at(fact.seq)
-        return found.digest if found is not None else ""
+    digest = digest_of
 
     async def scan(
         self, start: int, subjects: str = f"{ROOT}.>"

@@ -1,4 +1,4 @@
-"""Values that the shell completes: names of calls, questions, formats, workers.
+"""Values that the shell completes: names of calls, questions, workers.
 
 What takes long to import is imported when a completion asks for it.
 """
@@ -15,12 +15,6 @@ _MAX_CALLS = 200
 def one_of(*values: str) -> Callable[[str], list[str]]:
     """Complete one of these values."""
     return lambda incomplete: _beginning(incomplete, values)
-
-
-def formats(incomplete: str) -> list[str]:
-    from ayes.projections.formats import FORMATS
-
-    return _beginning(incomplete, FORMATS)
 
 
 def questions(incomplete: str) -> list[tuple[str, str]]:

@@ -8,10 +8,10 @@ import msgspec
 
 from ayes.consumers.live import follow_reply
 from ayes.consumers.model import with_bytes
+from ayes.interfaces.cli import completion
 from ayes.interfaces.cli.command import Session, command, commands
 from ayes.interfaces.cli.options import (
     CallArgument,
-    FormatOption,
     JsonOption,
     ThreadArgument,
     argument,
@@ -42,6 +42,16 @@ from ayes.schemas.toml_files import read_text
 from ayes.schemas.visible import warning
 
 app: Final = commands()
+
+FormatOption = Annotated[
+    str,
+    option(
+        "--format",
+        "PROVIDER",
+        f"The provider's API: {', '.join(FORMATS)}",
+        autocompletion=completion.one_of(*FORMATS),
+    ),
+]
 
 
 @command(app, examples="ayes show shop/order-17/refund-1")

@@ -32,9 +32,6 @@ def argument(metavar: str, text: str | None = None, **more: Any) -> Any:
     return typer.Argument(metavar=metavar, help=text, **more)
 
 
-_FORMATS: Final = "openai-chat, openai-responses, anthropic, gemini, ai-sdk, ai-sdk-ui, pydantic-ai"
-
-
 def _directory(text: str) -> Path:
     if not text:  # such as an unset variable in a script; it would mean the current directory
         raise typer.BadParameter("it is empty. Name a directory, or leave the option out.")
@@ -159,12 +156,6 @@ OrganisationOption = Annotated[
 PolicyOption = Annotated[str | None, option("--policy", "FILE.toml", "Apply this policy first.")]
 ToolsOption = Annotated[
     str | None, option("--tools", "MODULE:NAME", "The executor's tools; declared in the workspace.")
-]
-FormatOption = Annotated[
-    str,
-    option(
-        "--format", "PROVIDER", f"The provider's API: {_FORMATS}", autocompletion=completion.formats
-    ),
 ]
 NumberArgument = Annotated[int, argument("NUMBER", "As `parked ls` shows it.")]
 NumbersArgument = Annotated[list[int], argument("NUMBER...", "As `parked ls` shows them.")]

@@ -295,7 +295,7 @@ async def _verify(endpoints: EndpointFile, sender: Sender, endpoint: Endpoint) -
 def _answers_again(before: Standing) -> Standing:
     if before.failing_since is None:
         return before
-    return structs.replace(before, failing_since=None, why="", tries=0)
+    return structs.replace(before, failing_since=None, why="")
 
 
 def _file(file: Path | None, store: Path | None) -> EndpointFile:

@@ -342,7 +342,12 @@ class Ladder:
     async def get_task(self, client: Client, params: Json) -> Json:
         """Answer `tasks/get`; an approved call starts here, while its client is there."""
         call, task_id = await self._task(client, params)
-        running = await self._running(client, call)
+        try:
+            running = await self._running(client, call)
+        except NotOpen as problem:  # it is approved, and runs no more
+            ended = complete(unfinished(str(problem)), modern=True)
+            shown = task(call, task_id, "completed") | {"result": ended}
+            return {"resultType": "complete", **shown}
         asked = running.asked if running else None
         requests = asked.open if asked else None
         has_schema = self._has_schema(call)

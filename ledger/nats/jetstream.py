@@ -445,9 +445,7 @@ class JetStream:
     async def at(self, seq: int) -> log.RawMessage | None:
         return await self.leaders_message(subscriptions.LEDGER, seq=seq)
 
-    async def digest(self, fact: Fact) -> str:
-        found = await self.at(fact.seq)
-        return found.digest if found is not None else ""
+    digest = log.digest_of
 
     async def _get(
         self, stream: str, subjects: tuple[str, ...], *, seq: int = 0, **which: Any

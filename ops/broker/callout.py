@@ -44,6 +44,7 @@ from ayes.ledger.nats.protocol import settled
 from ayes.ops.broker.accounts import ANSWERS_FOR_S, REVIEWER, account_of, permissions
 from ayes.ops.broker.floods import Floods
 from ayes.ops.broker.reads import Reads
+from ayes.schemas.base64url import base64url
 from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.ids import new_id
 from ayes.schemas.logs import get_logger
@@ -114,8 +115,8 @@ class Issuer:
             "name": name,
             "nats": nats | {"version": 2},
         } | ({} if lasts_s is None else {"exp": int(time.time() + lasts_s)})
-        signed = f"{_base64(msgspec.json.encode(header))}.{_base64(msgspec.json.encode(claims))}"
-        return f"{signed}.{_base64(self._key.sign(signed.encode()))}"
+        signed = ".".join(base64url(msgspec.json.encode(one)) for one in (header, claims))
+        return f"{signed}.{base64url(self._key.sign(signed.encode()))}"
 
 
 @asynccontextmanager
@@ -244,7 +245,3 @@ def _claims(token: bytes) -> _AuthRequest:
     payload = token.split(b".")[1]
     raw = base64.urlsafe_b64decode(payload + b"=" * (-len(payload) % 4))
     return msgspec.json.decode(raw, type=_AuthRequest)
-
-
-def _base64(raw: bytes) -> str:
-    return base64.urlsafe_b64encode(raw).decode().rstrip("=")

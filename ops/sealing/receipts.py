@@ -193,7 +193,9 @@ async def evidence(ledger: LedgerClient, ref: CallRef) -> tuple[Fact, ...]:
     facts = sorted(filterfalse(_is_foreign, seen.facts.values()), key=lambda one: one.seq)
     people = _people(call, facts)
     plainly = {*map(plain, people)}
-    ids = {one.slot.tail[2] for one in facts if one.slot.tail[:2] in {(KEY, who) for who in people}}
+    about = [one.slot.tail for one in facts if one.slot.tail[0] == KEY]
+    # Whoever adds a key first has it: so those too who have added one of theirs.
+    keys = {key for _, name, key, *_ in about if plain(name) in plainly}
     last = max(one.seq for one in call.facts)
     decided = call.decided.seq if call.decided is not None else last
 
@@ -202,9 +204,10 @@ async def evidence(ledger: LedgerClient, ref: CallRef) -> tuple[Fact, ...]:
         if kind == POLICY:
             is_later = int(rest[0]) >= versions.get(fact.slot.workspace, 0)
             return is_later and fact.seq < decided
-        if kind in (KEY, PERSON):
-            # Of a key that somebody else has added before, too.
-            return plain(rest[0]) in plainly or (kind == KEY and rest[1] in ids)
+        if kind == KEY:
+            return rest[1] in keys
+        if kind == PERSON:
+            return plain(rest[0]) in plainly
         if kind == DELEGATION:
             return rest[0] in people and fact.seq < decided
         return kind != STOP or fact.seq < last

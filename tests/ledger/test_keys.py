@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from ayes.ledger.keys import Keys, keys_of
-from ayes.ledger.seal import SignerKey
+from ayes.ledger.seal import SignerKey, VerifierKey
 from ayes.ledger.signing import key_digest, key_id, signed
 from ayes.ledger.trust import NOBODY, Trust
 from ayes.schemas import events as e
@@ -217,6 +217,57 @@ def test_others_give_nobody_a_first_key():
     alone = Trust.model_validate(TRUST.model_dump() | {"lost": None})
     steps = (*LOST, confirmed(NEW, BEN, CY, DAN))
     assert key_id(NEW.public) not in counting(*steps, later=timedelta(days=9), trust=alone)
+
+
+def test_a_name_that_reads_as_the_id_of_a_root_is_no_root():
+    root = key_id(BOARD[0].public)
+    other = made(root, 9)
+    alone = (*BY_TWO, added(other), confirmed(other, DESK), revoked(ANA), added(NEW))
+    by_both = confirmed(NEW, other, BOARD[1])
+    assert key_id(NEW.public) not in counting(*alone, by_both)
+
+
+def test_others_help_who_has_had_a_key_by_then():
+    """What they said before does not count later."""
+    early = (*OTHERS, added(NEW), confirmed(NEW, BEN, CY), *BY_TWO)
+    again = confirmed(NEW, BEN, recorder="ben")
+    assert key_id(NEW.public) not in counting(*early, again, later=timedelta(days=9))
+    both = (again, confirmed(NEW, CY, recorder="cy"))
+    assert key_id(NEW.public) in counting(*early, *both, later=timedelta(days=9))
+
+
+def test_keys_that_confirm_each_other_are_judged_once_each(monkeypatch: pytest.MonkeyPatch):
+    """However often they do, and whatever else facts hold: no more checks than pairs of them."""
+    many = [made(f"p{number}", number) for number in range(1, 13)]
+    steps = [*map(added, many), *(confirmed(one, DESK) for one in many)]
+    fresh = [SignerKey(f"{one.public.name}", bytes([100 + at] * 32)) for at, one in enumerate(many)]
+    steps += [*map(added, fresh)]
+    for number in range(12):
+        for one in fresh:
+            slot, said = confirmed(one, *many[:1] * 5, *many, recorder=f"r{number}")
+            steps.append((slot, said))
+    checked = list[bytes]()
+    verifies = VerifierKey.verifies
+
+    def counted(key: VerifierKey, signature: bytes, data: bytes) -> bool:
+        checked.append(key.public + data)
+        return verifies(key, signature, data)
+
+    monkeypatch.setattr(VerifierKey, "verifies", counted)
+    facts = told(*steps)
+    keys = keys_of(facts, TRUST)
+    assert all(one.counts_from for one in keys.each.values())
+    assert len(checked) == len({*checked})
+
+
+def test_of_a_fact_the_first_signature_by_each_key_is_judged():
+    """So a fact costs no more checks than there are keys."""
+    slot, said = confirmed(ANA, *BOARD[:2])
+    assert isinstance(said, e.KeyConfirmed)
+    wrong = [f"{one.rpartition('.')[0]}.{'A' * 86}" for one in said.signatures]
+    for texts, counts in (((*said.signatures, *wrong), True), ((*wrong, *said.signatures), False)):
+        fact = slot, e.KeyConfirmed(signatures=texts)
+        assert (key_id(ANA.public) in counting(added(ANA), fact)) is counts
 
 
 def test_without_a_trust_file_no_key_counts():

@@ -169,7 +169,7 @@ def test_a_stranger_takes_checkpoint_and_key():
     assert KEY.public.signed(note)
     assert KEY.public.signed(note + others)
     assert not KEY.public.signed(f"{checkpoint.text}\n{others}")
-    assert VerifierKey.parse(f"{KEY.public}\n") == KEY.public
+    assert VerifierKey.parse(str(KEY.public)) == KEY.public
     assert str(SignerKey.parse(f"{KEY}\n")) == str(KEY)
 
 
@@ -240,7 +240,12 @@ def test_a_note_has_one_form_but_for_the_signatures_of_others():
             Checkpoint.parse(one)
 
 
-@pytest.mark.parametrize("text", ["", "a+b", "log+00000000+AQ==", str(KEY), f"{KEY.public}="])
+ODD = [f"{KEY.public}{one}" for one in ("=", "\n", " ", "\x1c", "\ufeff")]
+ODD += [f"{one}{KEY.public}" for one in (" ", "\x1c", "\ufeff")]
+ODD += [str(VerifierKey(name, KEY.public.public)) for name in ("a b", "a\x85", "a\ufeff", "")]
+
+
+@pytest.mark.parametrize("text", ["", "a+b", "log+00000000+AQ==", "\ud800+0+AQ", str(KEY), *ODD])
 def test_what_is_no_key_is_refused(text):
     with pytest.raises(BadInput, match="not a key"):
         VerifierKey.parse(text)

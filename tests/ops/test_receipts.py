@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from long import sampled
 from msgspec.structs import replace
+from odd_votes import voted_oddly
 from sealed_site import Sealed, approved, with_passkeys
 from shop import FIRST, SECOND, THIRD
 from signed_site import ASK
@@ -259,6 +260,15 @@ async def test_no_slot_of_a_person_prevents_a_receipt(site: Sealed, raw: bytes):
     assert FIRST.vote("mallory").subject not in {one.subject for one in found.facts}
     shown = await judged(Receipt.parse(found.text()), key.public, site.trust)
     assert (shown.is_judged, shown.unproved) == (True, "")
+
+
+async def test_odd_keys_and_signatures_prove_nothing(tmp_path: Path):
+    """One key with two names, one for which anybody can sign, and each other spelling of one."""
+    site = await voted_oddly(tmp_path)
+    found, key = await site.receipt(SECOND), await site.seal()
+    shown = await judged(found, key.public, site.trust)
+    proved = {one.person: one.is_checked and not one.why_void for one in shown.votes}
+    assert proved == site.expected
 
 
 async def test_a_statement_of_nested_brackets_is_refused(site: Sealed):

@@ -1,6 +1,5 @@
 """A device with a passkey, and the browser in front of it."""
 
-import base64
 import json
 from hashlib import sha256
 from typing import Any
@@ -12,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from ayes.ledger.passkeys import Assertion, Passkey
 from ayes.ledger.signing import Signature, key_id
+from ayes.schemas.base64url import base64url
 
 
 class Authenticator:
@@ -44,7 +44,7 @@ class Authenticator:
         self.count += self.step
         said = {
             "type": "webauthn.get",
-            "challenge": base64.urlsafe_b64encode(wanted).decode().rstrip("="),
+            "challenge": base64url(wanted),
             "origin": origin,
             "crossOrigin": False,
         }

@@ -85,9 +85,10 @@ export async function check(bytes: Uint8Array, trust: Trust): Promise<Shown> {
   if (!globalThis.crypto?.subtle) throw new Unable("This page cannot compute hashes here.");
   const roots = await rootsOf(trust);
   const receipt = parsed(bytes);
-  const log = verifier(trust.log);
+  const log = await verifier(trust.log);
   const [origin, size, root] = await opened(receipt.checkpoint, log);
-  for (const one of trust.witnesses ?? []) await opened(receipt.checkpoint, verifier(one));
+  for (const one of trust.witnesses ?? [])
+    await opened(receipt.checkpoint, await verifier(one, COSIGNATURE));
   const leaves = await included(receipt, size, root);
   const call = await summary(receipt, log, { origin, size, root, leaves });
   return shown(call, receipt.facts, origin, size, roots);
@@ -103,7 +104,8 @@ interface Roots {
 
 async function rootsOf({ roots = [], rootsNeeded, rp = "", origins = [] }: Trust): Promise<Roots> {
   const keys = new Map<string, Verifier>();
-  for (const one of roots.map(verifier)) keys.set(await keyId(one.raw), one);
+  for (const one of await Promise.all(roots.map((text) => verifier(text))))
+    keys.set(await keyId(one.raw), one);
   const needed = rootsNeeded ?? Math.max(1, keys.size);
   const isCount = Number.isSafeInteger(needed) && needed >= 1;
   must(isCount, "how many keys are needed is not a whole number from 1 on");
@@ -176,12 +178,18 @@ interface Verifier {
   readonly raw: Uint8Array<ArrayBuffer>;
 }
 
-/** A public key as c2sp.org/signed-note has it. */
-function verifier(text: string): Verifier {
-  const [name, id, ...key] = text.trim().split("+");
-  const raw = base64(key.join("+"));
-  if (!name || !id || raw.length !== 33) throw new Refused(`${text.slice(0, 80)} is not a key.`);
-  return { name, id, kind: raw[0]!, raw: raw.slice(1) };
+const [ED25519, COSIGNATURE] = [1, 4];
+/** Name and number of a key; the name without blanks, as both Python and ECMAScript know them. */
+const KEY = /^([^\s\x1c-\x1f\x85\ud800-\udfff+]+)\+([0-9a-f]{8})\+(.+)$/u;
+
+/** A public key as c2sp.org/signed-note has it, as `VerifierKey` in ledger/seal.py takes it. */
+async function verifier(text: string, kind = ED25519): Promise<Verifier> {
+  const [, name = "", id = "", key = ""] = (typeof text === "string" && KEY.exec(text)) || [];
+  const raw = base64(key);
+  const number = hex(await sha256(join(utf8(`${name}\n`), raw))).slice(0, 8);
+  if (id !== number || raw[0] !== kind || !isSound(raw.slice(1)))
+    throw new Refused(`${String(text).slice(0, 80)} is not a key.`);
+  return { name, id, kind, raw: raw.slice(1) };
 }
 
 /** The log, size and root of a checkpoint that the key has signed. */
@@ -191,7 +199,7 @@ async function opened(note: string, key: Verifier): Promise<[string, bigint, Uin
   const isWritten = /^(0|[1-9][0-9]*)$/.test(size ?? "") && rest.length === 1 && rest[0] === "";
   if (origin === undefined || root === undefined || !isWritten || base64(root).length !== 32)
     throw new Refused("Its checkpoint is not one.");
-  if (key.kind === 1 && origin !== key.name)
+  if (key.kind === ED25519 && origin !== key.name)
     throw new Refused(`It is of the log ${origin}, and not of ${key.name}.`);
   const own = signatures.filter(([name, id]) => name === key.name && id === key.id);
   let isSigned = own.length > 0;
@@ -217,7 +225,7 @@ function parts(note: string): [string, [string, string, Bytes][]] {
 }
 
 function signedNote(signature: Bytes, text: string, key: Verifier): Promise<boolean> {
-  if (key.kind !== 4) return verifies(key.raw, signature, utf8(text));
+  if (key.kind === ED25519) return verifies(key.raw, signature, utf8(text));
   const time = number(signature.slice(0, 8));  // c2sp.org/tlog-cosignature
   return verifies(key.raw, signature.slice(8), utf8(`cosignature/v1\ntime ${time}\n${text}`));
 }
@@ -435,14 +443,10 @@ async function unproved(
   }
   const signature = signatureOf(field(vote, "signature", ""));
   if (!signature) return "it is not signed";
-  const place = `ledger._organisation._key.${person}.${signature.key}`;
-  const added = context.facts.find((one) => one.subject === `${place}.added`);
-  const key = added ? await personKey(added, context) : null;
-  if (!added || !key) return "its key is not among the facts";
-  for (const one of context.facts)
-    if (one.seq < added.seq && one.subject.endsWith(`.${signature.key}.added`)
-      && (await personKey(one, context)))
-      return "its key was another person's before";
+  const [whose, key, added] = (await keyAdded(signature.key, context)) ?? [];
+  if (!key || !added) return "its key is not among the facts";
+  if (whose !== person) return `its key is that of ${whose}`;
+  const place = added.subject.slice(0, -".added".length);
   if (!(await isConfirmed(person, added, key, context)))
     return "nobody whom you trust has confirmed its key before people were asked";
   const isEnd = (one: Fact) => one.subject.startsWith(`${place}.`)
@@ -505,32 +509,44 @@ interface PersonKey {
   readonly raw: Bytes;
 }
 
-/** The key that a fact adds, for this log and the domain of its pages; null if it adds none. */
-async function personKey(added: Fact, { log, roots }: Context): Promise<PersonKey | null> {
-  const [, owner, kind, person, id] = added.subject.split(".");
-  const said = read(added);
-  if (said.type !== "KeyAdded" || owner !== "_organisation" || kind !== "_key") return null;
-  const text = field(said, "key", "");
+/** Whose key this is, and the fact by which it was added; null if there is none. A key is of the
+ * first person who adds it: with two names it would let one person vote twice.
+ */
+async function keyAdded(id: string, context: Context): Promise<[string, PersonKey, Fact] | null> {
+  for (const fact of context.facts) {
+    const [, owner, kind, whose, ...rest] = fact.subject.split(".");
+    if (owner !== "_organisation" || kind !== "_key" || rest.join(".") !== `${id}.added`) continue;
+    const said = read(fact);
+    const text = said.type === "KeyAdded" ? field<unknown>(said, "key", "") : "";
+    const key = typeof text === "string" ? await personKey(text, whose!, id, context) : null;
+    if (key) return [whose!, key, fact];
+  }
+  return null;
+}
+
+/** The key that a person adds, for this log and the domain of its pages; null if it is none. */
+async function personKey(
+  text: string, person: string, id: string, { log, roots }: Context,
+): Promise<PersonKey | null> {
   const [mark, name, rp = "", ...spki] = text.split("+");
   try {
     if (mark === "webauthn") {
       const raw = base64(spki.join("+"));
-      const isTaken = SPKI.some(([head, more]) =>
-        hex(raw).startsWith(head) && raw.length === head.length / 2 + more);
-      const isTheirs = name === `${person}/${log}` && rp !== "" && rp === roots.rp;
-      return isTheirs && isTaken && (await idOf(raw)) === id ? { text, rp, raw } : null;
+      const isHere = name === `${person}/${log}` && rp !== "" && rp === roots.rp;
+      return isHere && isTaken(raw) && (await idOf(raw)) === id ? { text, rp, raw } : null;
     }
-    const key = verifier(text);
+    const key = await verifier(text);
     const isTheirs = key.name === `${person}/${log}` && (await keyId(key.raw)) === id;
-    const whole = `${key.name}+${key.id}+${encoded(join([1], key.raw))}`;
-    return isTheirs ? { text: whole, rp: "", raw: key.raw } : null;
+    return isTheirs ? { text, rp: "", raw: key.raw } : null;
   } catch (problem) {
-    if (problem instanceof Unable) throw problem;
-    return null;
+    if (problem instanceof Refused) return null;
+    throw problem;
   }
 }
 
-/** Whether as many roots as needed have signed that the key is this person's. */
+/** Whether as many roots as needed have signed that the key is this person's. Of a fact, the first
+ * signature by each of them is judged.
+ */
 async function isConfirmed(
   person: string, added: Fact, key: PersonKey, { log, facts, roots, gated }: Context,
 ): Promise<boolean> {
@@ -540,12 +556,14 @@ async function isConfirmed(
   for (const fact of facts.filter((one) => one.seq > added.seq && one.seq < gated.seq)) {
     const said = `${fact.subject}.`.startsWith(`${place}.`) ? read(fact) : {};
     if (said.type !== "KeyConfirmed") continue;
-    for (const one of field<string[]>(said, "signatures", [])) {
-      const signature = signatureOf(one);
-      const root = signature?.until === "0" ? roots.keys.get(signature.key) : undefined;
-      const [raw, ...more] = signature?.raw ?? [];
-      if (root && raw && !more.length && (await verifies(root.raw, raw, digest)))
-        by.add(signature!.key);
+    const first = new Map<string, Signature>();
+    const texts = field<unknown>(said, "signatures", []);
+    const areTexts = Array.isArray(texts) && texts.every((one) => typeof one === "string");
+    for (const one of areTexts ? texts.map(signatureOf) : [])
+      if (one?.until === "0" && !first.has(one.key)) first.set(one.key, one);
+    for (const [id, { raw }] of first) {
+      const root = by.has(id) || raw.length > 1 ? undefined : roots.keys.get(id);
+      if (root && (await verifies(root.raw, raw[0]!, digest))) by.add(id);
     }
   }
   return by.size >= roots.needed;
@@ -637,7 +655,7 @@ interface Signature {
 /** A signature as ledger/signing.py writes it, with Ed25519 or a passkey. */
 export function signatureOf(text: string): Signature | null {
   const head = /^(ed25519|webauthn)\.1\.([0-9a-f]{16})\.(0|[1-9][0-9]{0,11})\.([A-Za-z0-9_.-]+)$/;
-  const found = head.exec(text);
+  const found = typeof text === "string" && head.exec(text);
   if (!found) return null;
   const [, kind, key, until, rest] = found as unknown as [string, string, string, string, string];
   const parts = rest.split(".");
@@ -660,11 +678,17 @@ function base64url(text: string): Bytes {
 
 // --------------------------------------------------------------------- passkeys (W3C WebAuthn)
 
-/** What stands before a key in its SubjectPublicKeyInfo, and the bytes after: Ed25519, P-256. */
-const SPKI: readonly (readonly [string, number])[] = [
-  ["302a300506032b6570032100", 32],
-  ["3059301306072a8648ce3d020106082a8648ce3d03010703420004", 64],
+/** What stands before a key in its SubjectPublicKeyInfo: of Ed25519, and of P-256. */
+const [SPKI_ED25519, SPKI_P256] = [
+  "302a300506032b6570032100", "3059301306072a8648ce3d020106082a8648ce3d03010703420004",
 ];
+
+/** Whether it is a key of a kind that is taken, in its one encoding. */
+function isTaken(spki: Bytes): boolean {
+  const text = hex(spki);
+  return text.startsWith(SPKI_ED25519!) ? isSound(spki.slice(12))
+    : text.startsWith(SPKI_P256!) && spki.length === 91;
+}
 
 /** Why a passkey has not signed a challenge on one of these pages; empty if it has. */
 export async function flawOf(
@@ -710,7 +734,7 @@ async function isSigned(
   { raw: spki }: { readonly raw: Bytes }, [data, client, signature]: readonly Bytes[],
 ): Promise<boolean> {
   const signed = join(data!, await sha256(client!));
-  if (hex(spki).startsWith(SPKI[0]![0])) return verifies(spki.slice(12), signature!, signed);
+  if (hex(spki).startsWith(SPKI_ED25519!)) return verifies(spki.slice(12), signature!, signed);
   const raw = plainSignature(signature!);
   if (!raw) return false;
   const kind = { name: "ECDSA", namedCurve: "P-256", hash: "SHA-256" };
@@ -756,11 +780,24 @@ function signable(purpose: string, fields: readonly string[]): Promise<Bytes> {
   return sha256(join(utf8(`${purpose}\n`), ...parts));
 }
 
+const P = 2n ** 255n - 19n;
+/** Of the points of order 8; the others of small order have 0, 1 and -1. */
+const Y = 0x7a03ac9277fdc74ec6cc392cfa53202a0f67100d760b3cba4fd84d3d706a17c7n;
+const SMALL = [0n, 1n, P - 1n, Y, P - Y];
+
+/** Whether this can be a public key, and the first half of a signature (ledger/ed25519.py). */
+function isSound(point: Uint8Array): boolean {
+  const y = BigInt.asUintN(255, number(point.toReversed()));  // the last bit is the sign of x
+  return point.length === 32 && y < P && !SMALL.includes(y);
+}
+
 async function verifies(key: Bytes, signature: Bytes, data: Bytes): Promise<boolean> {
+  if (!isSound(key) || !isSound(signature.slice(0, 32))) return false;
   let imported: CryptoKey;
   try {
     imported = await crypto.subtle.importKey("raw", key, "Ed25519", false, ["verify"]);
-  } catch {
+  } catch (problem) {
+    if ((problem as Error).name === "DataError") return false;  // no point has these coordinates
     throw new Unable("This browser cannot check signatures of Ed25519.");
   }
   return crypto.subtle.verify("Ed25519", imported, signature, data);

@@ -180,7 +180,7 @@ async def test_the_console_is_opened_at_the_name_of_its_passkeys(shop: Any):
 #: Vectors on which the library looks at less than we do, or reads more.
 OURS_ALONE = (
     "in a frame", "a name twice", "blanks", "a line feed", "an escape", "an object",
-    "a byte order mark", "a truth as text", "UTF-16", "cut",
+    "a byte order mark", "a truth as text", "UTF-16", "cut", "of small order",
 )  # fmt: skip
 
 

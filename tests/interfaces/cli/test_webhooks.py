@@ -6,6 +6,7 @@ import stat
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,12 @@ from receivers import SECRET, Receiver, receiving
 from standardwebhooks import WebhookVerificationError
 from until import until
 
-from ayes.consumers.webhooks.endpoints import EndpointFile
+from ayes.consumers.webhooks.endpoints import EndpointFile, Standing
 from ayes.schemas.events import Said
 from ayes.schemas.slots import ThreadRef
 
 THREAD = ThreadRef("shop", "order-17")
+NOW = datetime(2026, 11, 21, 8, 50, tzinfo=UTC)
 
 
 class _Serving:
@@ -106,6 +108,20 @@ def test_a_test_event_is_signed_and_answered(ayes, receiver, tmp_path):
     receiver.answer = lambda _request: (500, {})
     failed = ayes("test", "crm")
     assert (failed.code, "it answered 500" in failed.err) == (75, True)
+
+
+def test_one_that_was_failing_and_takes_the_test_is_in_step_again(ayes, receiver, tmp_path):
+    """So a worker that waits for its next try sends at once; its parked facts stay parked."""
+    assert ayes("add", "crm", receiver.url, *ALLOWED).code == 0
+    file = EndpointFile(tmp_path / "store" / "webhooks.json")
+    failing = Standing(next=7, why="it answered 500", failing_since=NOW, parked={3: "no answer"})
+    file.note("crm", lambda _: failing)
+    assert ayes("ls", "--json").one["standing"] == "failing"
+    tested = ayes("test", "crm")
+    assert (tested.code, "took it: 204" in tested.out) == (0, True), tested.err
+    [status] = file.statuses()
+    assert (status.standing, status.problem, status.parked) == ("in step", "", [3])
+    assert file.standings.read().of("crm").next == 7
 
 
 def test_a_new_secret_leaves_time_to_change_the_receiver(ayes, receiver):

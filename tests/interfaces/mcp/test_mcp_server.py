@@ -622,6 +622,26 @@ async def test_a_changed_tool_is_another_version_and_needs_a_new_approval(
     assert world.ran == []
 
 
+async def test_a_task_whose_tool_has_changed_since_its_approval_ends(world: World):
+    """Its client reads why nothing ran, and asks no more (I1)."""
+    asked = {"name": "refund", "arguments": {"order": "A-17"}}
+    made = (await _json_rpc(world.url, "tools/call", asked))["result"]
+    waiting = await world.asked()
+    await world.ana.approve(waiting.ref)
+    await world.shop.until(waiting.ref.decided)
+    changed = settings(shop_server(world.journal, REFUND_DESCRIPTION="Pay money to anybody."))
+    async with gateway(world.shop.ledger, changed) as (_, url):
+        for _ in range(2):
+            answer = await _json_rpc(url, "tasks/get", {"taskId": made["taskId"]})
+            done = answer["result"]
+            assert (done["taskId"], done["status"]) == (made["taskId"], "completed")
+            assert done["result"]["isError"] is True
+            [said] = done["result"]["content"]
+            assert "its description or schema has changed since it was asked for" in said["text"]
+            assert "the ledger cannot be asked" not in said["text"]
+    assert (world.ran, (await world.call(waiting.ref)).status) == ([], Status.APPROVED)
+
+
 async def test_two_servers_are_one(port: EventLog, tmp_path: Path):
     """Their tools keep their names where these are unique; each is called at its own server."""
     journals = [tmp_path / "one", tmp_path / "two"]

@@ -10,6 +10,7 @@ from typing import Any
 import npm
 import pytest
 from msgspec.structs import replace
+from odd_votes import BOARD, voted_oddly
 from other_notes import other_notes
 from passkey_vectors import FILE
 from paths import ROOT
@@ -76,6 +77,28 @@ async def test_so_many_keys_are_needed_as_there_are_and_one_at_least(reader: Rea
     (found,) = await reader.checks(await reader.site.receipt(), rootsNeeded=needed)
     why = "More keys are needed than" if needed == 2 else "How many keys are needed is not a whole"
     assert found.startswith(why)
+
+
+async def test_odd_keys_and_signatures_prove_nothing(reader: Reader, tmp_path: Path):
+    """As in Python: tests/ops/test_receipts.py."""
+    (tmp_path / "odd").mkdir()
+    site = reader.site = await voted_oddly(tmp_path / "odd")
+    roots = [str(one.public) for one in (DESK, BOARD)]
+    [found] = await reader.checks(await site.receipt(SECOND), roots=roots)
+    assert {person: why == "" for person, why in found.items()} == site.expected
+
+
+@pytest.mark.parametrize("spelling", [" {}", "{}\n", "{}=", "x{}", "a b{}"])
+async def test_a_key_has_one_spelling(reader: Reader, spelling: str):
+    """As `test_what_is_no_key_is_refused` has it of Python."""
+    found = await reader.site.receipt()
+    log, root = (spelling.format(one.public) for one in (await reader.site.seal(), DESK))
+    other, cosigner = await reader.checks(found, log=log), str(DESK.public)
+    assert other[0].endswith(("is not a key.", "base64 in another form.", "is not base64."))
+    other = await reader.checks(found, roots=[root])
+    assert other[0].endswith(("is not a key.", "base64 in another form.", "is not base64."))
+    [other] = await reader.checks(found, witnesses=[cosigner])
+    assert other.endswith("is not a key."), "it is not a witness's"
 
 
 async def late(site: Sealed, name: str) -> None:
@@ -184,7 +207,7 @@ async def test_the_client_proves_votes_with_passkeys(tmp_path: Path):
     receipts_of = [await reader.site.receipt(ref) for ref in (FIRST, SECOND, THIRD)]
     found = await reader.checks(*receipts_of, **PAGES)
     fell = "the counter of its passkey was as high before"
-    twice = "its key was another person's before"
+    twice = "its key is that of ana"
     assert found == [{"ana": ""}, {"ana": ""}, {"ana": fell, "ben": twice}]
     elsewhere = {"rp": PAGES["rp"], "origins": ["https://ayes.example"]}
     other = "it was made on a page that is not trusted"
