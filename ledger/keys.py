@@ -6,10 +6,13 @@ person. If all of a person's keys are lost, as many others as it says confirm a 
 counts after a time in which anybody may revoke it. A key is of one person and one log; it is
 written with both, so none counts under another name or elsewhere.
 
+A passkey signs votes and nothing else: on a page that is not honest, a gesture that was meant for
+one vote would otherwise confirm a key, or give grants.
+
 Once a name stands for nobody, or for somebody else, no key that it had counts any more.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Final
@@ -17,8 +20,9 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
+from ayes.ledger.passkeys import Assertion, Passkey, flaw, is_signed
 from ayes.ledger.seal import VerifierKey
-from ayes.ledger.signing import Bound, Signature, key_digest, key_id
+from ayes.ledger.signing import Bound, PublicKey, Signature, key_digest, key_id, parse_key
 from ayes.ledger.trust import Lost, Trust
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
@@ -31,8 +35,10 @@ class PersonKey(Struct, frozen=True):
 
     person: str
     id: str
-    public: VerifierKey
+    public: PublicKey
     added: Fact
+    #: Of the pages on which a passkey signs.
+    origins: Collection[str] = ()
     #: The ids of the roots and confirmers that have confirmed it.
     by: frozenset[str] = frozenset()
     #: The names of others who have, after its person had a key that was confirmed.
@@ -58,11 +64,36 @@ class PersonKey(Struct, frozen=True):
             and (self.revoked is None or (until is not None and self.revoked.seq >= until))
         )
 
+    def standing(self, now: datetime) -> str:
+        """Whether it counts, in words."""
+        if self.revoked is not None:
+            return f"revoked at {self.revoked.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
+        if self.counts_from is None:
+            by = ", ".join(sorted(self.by | self.others)) or "nobody"
+            return f"not confirmed yet, by {by} so far"
+        word = "counts since" if self.counts_from <= now else "will count from"
+        return f"{word} {self.counts_from:%Y-%m-%d %H:%M:%S} UTC"
+
+    def signed(self, signature: Signature, digest: bytes) -> bool:
+        """Whether it is this key's signature of a digest; a passkey signs nothing but votes."""
+        return isinstance(self.public, VerifierKey) and signature.is_of(self.public, digest)
+
+    def voted(self, signature: Signature, digest: bytes) -> bool:
+        """Whether it is this key's signature of a vote."""
+        match self.public, signature.raw:
+            case Passkey() as public, Assertion() as said:
+                return not flaw(public, said, digest, self.origins)
+            case _:
+                return self.signed(signature, digest)
+
 
 class Keys(Struct, frozen=True):
     """People's keys, by id: a key with two names would let one person vote twice."""
 
     each: dict[str, PersonKey] = {}
+
+    def of(self, person: str) -> tuple[PersonKey, ...]:
+        return tuple(one for one in self.each.values() if one.person == person)
 
     def get(self, person: str, key: str) -> PersonKey | None:
         found = self.each.get(key)
@@ -74,6 +105,8 @@ class Signatures(Struct, frozen=True):
 
     bound: Bound
     keys: Keys = Keys()
+    #: The votes that do not count by the counters of their passkeys (`fallen`).
+    fallen: dict[int, Fact] = {}
     #: Whether the trust file wants them signed, whatever the question says.
     is_wanted: bool = False
     #: The number of the log from which on revocations change nothing; None: they all count.
@@ -93,7 +126,7 @@ def keys_of(facts: Iterable[Fact], trust: Trust) -> Keys:
             case e.KeyAdded(key=text), (_, person, key, "added") if key not in each:
                 public = _public(text, person, key, trust)
                 if public is not None:
-                    each[key] = PersonKey(person, key, public, fact)
+                    each[key] = PersonKey(person, key, public, fact, trust.origins)
             case e.KeyConfirmed(), (_, person, key, *_) if keys.get(person, key):
                 each[key] = _confirmed(keys, each[key], fact, trust)
             case e.KeyRevoked(), (_, person, key, *_) if keys.get(person, key):
@@ -107,23 +140,63 @@ def keys_of(facts: Iterable[Fact], trust: Trust) -> Keys:
     return keys
 
 
-def _public(text: str, person: str, key: str, trust: Trust) -> VerifierKey | None:
-    """The key that a person adds; None if it is not written as one of theirs, in this log."""
+def _public(text: str, person: str, key: str, trust: Trust) -> PublicKey | None:
+    """The key that a person adds; None if it is not written as one of theirs, in this log and for
+    the domain of its pages.
+    """
     try:
-        public = VerifierKey.parse(text)
+        public = parse_key(text)
     except BadInput:
         return None
     is_theirs = public.name == key_name(person, trust.log) and key_id(public) == key
-    return public if is_theirs else None
+    is_here = not isinstance(public, Passkey) or public.rp == trust.rp
+    return public if is_theirs and is_here else None
 
 
-def added_keys(facts: Iterable[Fact]) -> list[tuple[str, VerifierKey]]:
+def fallen(votes: Iterable[Fact], keys: Keys) -> dict[int, Fact]:
+    """The votes with a passkey whose counter was as high before, by number, each with the vote that
+    had it: of two devices with one key, one is a copy (WebAuthn, 7.2, "signCount").
+
+    A counter that has always been 0 counts nothing. What a key has not signed says nothing of its
+    counter, and what it has signed does, whatever it is about.
+
+    Args:
+        votes: all those of their people, in the order of the log.
+    """
+    found, highest = dict[int, Fact](), dict[str, tuple[int, Fact]]()
+    for fact in votes:
+        for key, count in _count(fact, keys):
+            before, vote = highest.get(key, (0, fact))
+            if count <= before and (count or before):
+                found[fact.seq] = vote
+            if count > before:
+                highest[key] = count, fact
+    return found
+
+
+def _count(fact: Fact, keys: Keys) -> Iterable[tuple[str, int]]:
+    """The passkey with which a vote is signed, and its counter then; none for another vote."""
+    signature = assertion_of(fact)
+    key = keys.get(fact.slot.tail[3], signature.key) if signature is not None else None
+    if signature is not None and key is not None and isinstance(key.public, Passkey):
+        said = signature.raw
+        if isinstance(said, Assertion) and is_signed(key.public.spki, said):
+            yield key.id, said.counter
+
+
+def assertion_of(vote: Fact) -> Signature | None:
+    """The signature of a vote, if it says that it was made with a passkey."""
+    found = Signature.parse(vote.event.signature) if isinstance(vote.event, e.Voted) else None
+    return found if found is not None and isinstance(found.raw, Assertion) else None
+
+
+def added_keys(facts: Iterable[Fact]) -> list[tuple[str, PublicKey]]:
     """The keys that people have added, whether they count or not, with whose they are."""
-    found: list[tuple[str, VerifierKey]] = []
+    found: list[tuple[str, PublicKey]] = []
     for fact in facts:
         if isinstance(fact.event, e.KeyAdded):
             with suppress(BadInput):
-                found.append((fact.slot.tail[1], VerifierKey.parse(fact.event.key)))
+                found.append((fact.slot.tail[1], parse_key(fact.event.key)))
     return found
 
 
@@ -167,7 +240,7 @@ def _by_trusted(
 ) -> PersonKey:
     """The key as a root or a confirmer confirms it."""
     known = [one for trusted, _ in trust.quorums if (one := trusted.get(signature.key))]
-    if not known or signature.key in key.by or not known[0].verifies(signature.raw, digest):
+    if not known or signature.key in key.by or not signature.is_of(known[0], digest):
         return key
     key = replace(key, by=key.by | {signature.key})
     is_met = any(len(key.by & trusted.keys()) >= needed for trusted, needed in trust.quorums)
@@ -186,7 +259,7 @@ def _by_person(
     is_own = other.person == key.person
     if not is_own and (lost is None or other.person in key.others):
         return key
-    if not other.public.verifies(signature.raw, digest):
+    if not other.signed(signature, digest):
         return key
     if is_own:
         return _counting(key, fact, 0)

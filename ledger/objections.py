@@ -39,6 +39,7 @@ type VoteFlaw = Literal[
     "may_not_run",
     "unsigned",
     "bad_signature",
+    "counter_fell",
 ]
 
 #: Why a recorded vote is void; the other flaws concern the voter.
@@ -51,6 +52,7 @@ VOID_VOTE: Final[dict[VoteFlaw, str]] = {
     "other_bytes": "it is about other bytes than those that people were asked about",
     "unsigned": "it is not signed",
     "bad_signature": "it is not signed with a key of its voter that was in force",
+    "counter_fell": "the counter of its passkey was as high before: there may be a copy of the key",
 }
 
 #: The verdicts that use an instruction of a vote. All use the reason and the digest.
@@ -123,12 +125,14 @@ def objection(
     if vote.digest != asking.digest:
         return Objection("other_bytes", principal)
     if seq is not None and vote.verdict != "deny" and call.wants_signed:
-        flaw = _flaw_of_signature(call, vote, reviewer, at)
+        flaw = flaw_of_signature(call, vote, reviewer, at, seq)
         return Objection(flaw, reviewer) if flaw is not None else None
     return None
 
 
-def _flaw_of_signature(call: Call, vote: e.Voted, reviewer: str, at: datetime) -> VoteFlaw | None:
+def flaw_of_signature(
+    call: Call, vote: e.Voted, reviewer: str, at: datetime, seq: int
+) -> VoteFlaw | None:
     """What is wrong with the signature of a recorded vote."""
     if not vote.signature:
         return "unsigned"
@@ -140,8 +144,9 @@ def _flaw_of_signature(call: Call, vote: e.Voted, reviewer: str, at: datetime) -
     if signature is None or key is None or not key.counts(call.gated, known.until):
         return "bad_signature"
     digest = vote_digest(known.bound, call.ref, call.wish, reviewer, vote, signature.until)
-    holds = is_fresh(signature.until, at) and key.public.verifies(signature.raw, digest)
-    return None if holds else "bad_signature"
+    if not (is_fresh(signature.until, at) and key.voted(signature, digest)):
+        return "bad_signature"
+    return "counter_fell" if seq in known.fallen else None
 
 
 def asks_groups(call: Call) -> bool:

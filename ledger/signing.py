@@ -9,8 +9,11 @@ always there, in one order, and an absent one is `0:`. So no two different thing
 bytes, and no signature for one purpose is valid for another. A signature is written as
 
     ed25519.1.<key>.<until>.<signature>
+    webauthn.1.<key>.<until>.<authenticatorData>.<clientDataJSON>.<signature>
 
-with the key's id, an end in seconds since 1970 (0: none), and base64url without padding.
+with the key's id, an end in seconds since 1970 (0: none), and base64url without padding. The second
+one is made with a passkey, whose challenge is the SHA-256; it signs votes and nothing else
+(docs/decisions/0087).
 """
 
 import base64
@@ -22,6 +25,7 @@ from typing import Final, NamedTuple, Self
 
 from msgspec import Struct
 
+from ayes.ledger.passkeys import Assertion, Passkey
 from ayes.ledger.seal import SignerKey, VerifierKey
 from ayes.schemas import events as e
 from ayes.schemas.base64url import base64url
@@ -34,25 +38,39 @@ MAX_LIFE_S: Final = 300
 MAX_SKEW_S: Final = 60
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-#: The kind of a signature and the version of its text.
-_KIND: Final = "ed25519.1"
 #: An end of at most 12 digits is a time that `datetime` can be compared with.
 _WRITTEN: Final = re.compile(
-    re.escape(_KIND) + r"\.([0-9a-f]{16})\.(0|[1-9][0-9]{0,11})\.([A-Za-z0-9_-]{86})"
+    r"(?:ed25519|webauthn)\.1\.([0-9a-f]{16})\.(0|[1-9][0-9]{0,11})\."
+    r"(?:([A-Za-z0-9_-]{86})"
+    r"|([A-Za-z0-9_-]{1,1400})\.([A-Za-z0-9_-]{1,2800})\.([A-Za-z0-9_-]{1,110}))"
 )
 #: What stands before the 32 bytes of a public key of Ed25519 in a SubjectPublicKeyInfo (RFC 8410).
 _SPKI: Final = bytes.fromhex("302a300506032b6570032100")
 
 
-def fingerprint(key: VerifierKey) -> str:
+#: A key with which a person signs.
+type PublicKey = VerifierKey | Passkey
+
+
+def parse_key(text: str) -> PublicKey:
+    """Read a person's key.
+
+    Raises:
+        BadInput: it is not one.
+    """
+    return Passkey.parse(text) if Passkey.is_written(text) else VerifierKey.parse(text)
+
+
+def fingerprint(key: PublicKey) -> str:
     """32 hex digits by which people compare a key, in groups of four: the first of the SHA-256 of
     its SubjectPublicKeyInfo.
     """
-    digits = sha256(_SPKI + key.public).hexdigest()[:32]
+    spki = key.spki if isinstance(key, Passkey) else _SPKI + key.public
+    digits = sha256(spki).hexdigest()[:32]
     return " ".join(digits[at : at + 4] for at in range(0, 32, 4))
 
 
-def key_id(key: VerifierKey) -> str:
+def key_id(key: PublicKey) -> str:
     """The id of a key in slots and signatures: the first 16 digits of its fingerprint."""
     return fingerprint(key).replace(" ", "")[:16]
 
@@ -62,19 +80,34 @@ class Signature(NamedTuple):
 
     key: str
     until: int
-    raw: bytes
+    raw: bytes | Assertion
 
     def __str__(self) -> str:
-        return f"{_KIND}.{self.key}.{self.until}.{base64url(self.raw)}"
+        kind, parts = (
+            ("webauthn", self.raw) if isinstance(self.raw, Assertion) else ("ed25519", (self.raw,))
+        )
+        return ".".join((kind, "1", self.key, str(self.until), *map(base64url, parts)))
 
     @classmethod
     def parse(cls, text: str) -> Self | None:
         """Read a signature; None if it is not one, or written in another way than ours."""
         if (said := _WRITTEN.fullmatch(text)) is None:
             return None
-        key, until, signed = said.groups()
-        found = cls(key, int(until), base64.urlsafe_b64decode(f"{signed}=="))
+        key, until, one, *three = said.groups()
+        try:
+            raw, *more = (_decoded(part) for part in ((one,) if one else three))
+        except ValueError:
+            return None
+        found = cls(key, int(until), Assertion(raw, *more) if more else raw)
         return found if str(found) == text else None
+
+    def is_of(self, key: VerifierKey, digest: bytes) -> bool:
+        """Whether it is the signature of this digest by a key that is no passkey."""
+        return isinstance(self.raw, bytes) and key.verifies(self.raw, digest)
+
+
+def _decoded(part: str) -> bytes:
+    return base64.urlsafe_b64decode(part + "=" * (-len(part) % 4))
 
 
 def signed(key: SignerKey, digest: bytes, until: int = 0) -> str:
@@ -156,9 +189,16 @@ def grant_digest(log: str, ref: GrantRef, granted: e.Granted, until: int) -> byt
     return _digest("ayes grant 1", fields)
 
 
-def key_digest(log: str, person: str, key: VerifierKey) -> bytes:
+def key_digest(log: str, person: str, key: PublicKey) -> bytes:
     """What the confirmation of a person's key signs."""
     return _digest("ayes key 1", (log, person, str(key)))
+
+
+def passkey_digest(log: str, person: str) -> bytes:
+    """The challenge with which a person's passkey is made. A device signs nothing as it makes one,
+    so it is no secret, and may be the same each time.
+    """
+    return _digest("ayes passkey 1", (log, person))
 
 
 def policy_digest(log: str, owner: str, version: int, text: str) -> bytes:

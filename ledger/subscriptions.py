@@ -147,6 +147,7 @@ _EXECUTOR: Final = _call("decided", "claim.*", "revoked.*", "lapsed")
 #: Each beginning of an occasion to tell somebody. Most ends are none.
 _NOTIFIER: Final = _call(
     "gated",
+    "vote.*",
     "escalated.*",
     "handed.*.*",
     "announced",

@@ -6,6 +6,8 @@ checks signatures. A site without one checks none.
     log = "4f6b8c1de2f04a7c9d3e5b6a7c8d9e0f"                # its identity
     roots = ["board-1+1a2b3c4d+AQ...=", "board-2+5e6f7a8b+AQ...="]
     roots_needed = 2
+    rp = "ayes.example.com"                                 # of passkeys: their domain,
+    origins = ["https://sign.ayes.example.com"]             # and the pages on which they sign
     sealer = "approvals.example.com/4f6b...+9a0b1c2d+AQ...="
 
     [signed_since]
@@ -14,8 +16,10 @@ checks signatures. A site without one checks none.
 
 import re
 from functools import cached_property
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Annotated, Final
+from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
@@ -34,6 +38,7 @@ from ayes.schemas.toml_files import TomlModel, mistake, read_text, read_toml
 NAME: Final = "ayes-trust.toml"
 _DAY_S: Final = 86_400
 _LOG: Final = re.compile("[0-9a-f]{32}")
+_DOMAIN: Final = re.compile(r"(?=.{1,253}$)[a-z0-9]([a-z0-9-]{0,62})(\.[a-z0-9]([a-z0-9-]{0,62}))*")
 
 
 def _checked_log(log: str) -> str:
@@ -47,6 +52,18 @@ def _checked_key(text: str) -> str:
         return str(VerifierKey.parse(text))
     except BadInput as problem:
         raise ValueError(str(problem)) from None
+
+
+def _checked_rp(rp: str) -> str:
+    try:
+        ip_address(rp.strip("[]"))
+    except ValueError:
+        if rp and not _DOMAIN.fullmatch(rp):
+            raise ValueError(f"{rp!r} is not a domain name such as ayes.example.com.") from None
+        return rp
+    raise ValueError(
+        f"browsers make no passkey for an address such as {rp}. Write localhost, or a domain name."
+    )
 
 
 type _Keys = Annotated[
@@ -81,6 +98,10 @@ class Trust(TomlModel):
     #: Keys that sign policies, and how many of them together. None: policies need no signature.
     policies: _Keys = ()
     policies_needed: Annotated[int, Field(ge=1)] = 1
+    #: The domain of people's passkeys, their RP ID; empty: nobody votes with one.
+    rp: Annotated[str, AfterValidator(_checked_rp)] = ""
+    #: The origins of the pages on which passkeys sign, each of that domain or below it.
+    origins: Annotated[tuple[str, ...], Field(strict=False)] = ()
     #: None: only the roots and the confirmers help.
     lost: Lost | None = None
     #: The key that seals the log; empty: whoever verifies names it.
@@ -102,6 +123,12 @@ class Trust(TomlModel):
                     f"{name}_needed is {needed}, and {name} has {len(keys)} of them.",
                     f"{name}_needed",
                 )
+        if bool(self.rp) != bool(self.origins):
+            why = "rp is the domain of passkeys, and origins are the pages on which they sign: "
+            raise mistake(f"{why}write both, or none.", "rp" if self.rp else "origins")
+        for origin in self.origins:
+            if (problem := _not_below(self.rp, origin)) is not None:
+                raise mistake(problem, "origins")
         if self.policies and not self.signed_since:
             why = "policies are signed in the workspaces of [signed_since], and it names none."
             raise mistake(why, "policies")
@@ -141,12 +168,28 @@ class Trust(TomlModel):
         digest = policy_digest(self.log, owner, int(fact.slot.tail[1]), event.text)
         keys = {key_id(one): one for one in map(VerifierKey.parse, self.policies)}
         parsed = [one for one in map(Signature.parse, event.signatures) if one and not one.until]
-        by = {
-            one.key for one in parsed if one.key in keys and keys[one.key].verifies(one.raw, digest)
-        }
+        by = {one.key for one in parsed if one.key in keys and one.is_of(keys[one.key], digest)}
         if len(by) >= self.policies_needed:
             return None
         return f"{len(by)} of {self.policies_needed} keys of the trust file have signed it"
+
+
+def _not_below(rp: str, origin: str) -> str | None:
+    """Why passkeys of this domain cannot sign on pages of that origin; None if they can."""
+    try:
+        parts = urlsplit(origin)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        host, port, parts = "", None, urlsplit("")
+    is_default = port == {"https": 443, "http": 80}.get(parts.scheme)
+    if origin != f"{parts.scheme}://{host}{'' if port is None else f':{port}'}" or is_default:
+        return f"{origin!r} is not an origin such as https://ayes.example.com, without a path."
+    if host != rp and not host.endswith(f".{rp}"):
+        return f"{origin} is neither {rp} nor below it, so no browser uses a passkey of {rp} there."
+    is_local = host == "localhost" or host.endswith(".localhost")
+    if parts.scheme != "https" and not (parts.scheme == "http" and is_local):
+        return f"{origin} is without TLS, and browsers have passkeys only with it. Write https://."
+    return None
 
 
 #: Confirms nobody's key: that of a site without a file.

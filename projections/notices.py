@@ -26,10 +26,11 @@ from ayes.ledger.descriptions import (
     describe_undoing,
     mode_words,
 )
-from ayes.ledger.validity import void_runs
+from ayes.ledger.validity import void_runs, voids
 from ayes.projections.recipients import QUESTIONS
 from ayes.schemas import events as e
 from ayes.schemas import sealed, strict_json
+from ayes.schemas.people import person
 from ayes.schemas.redaction import without
 from ayes.schemas.slots import CallRef
 from ayes.schemas.visible import flags, visible, visible_json
@@ -80,6 +81,7 @@ def notice(
     secret: Sequence[str] | None = (),
     link: str = "",
     may_break_glass: bool = False,
+    to: str = "",
 ) -> Notice:
     """What a person, or a room, is told about a call.
 
@@ -89,12 +91,13 @@ def notice(
             argument is shown.
         link: leads to the call in the console; empty: the body names the commands instead.
         may_break_glass: whether the reader alone may let the call run.
+        to: the reader; only needed of what their key has signed.
     """
     facts = [
         f"call:      {call.ref}",
         f"tool:      {_short(call.wish.tool)}",
         *_asking_lines(call),
-        *_outcome_lines(call, occasion),
+        *_outcome_lines(call, occasion, to),
     ]
     body = [_headline(call, occasion), "", *facts]
     if occasion in QUESTIONS or occasion == "in-doubt":
@@ -161,6 +164,7 @@ _TITLES: Final[dict[e.Occasion, str]] = {
     "broken-glass": "The glass was broken for {tool}",
     "in-doubt": "{tool} is in doubt",
     "void": "A run of {tool} counts for nothing",
+    "signed": "Your key has just signed: {tool}",
 }
 
 
@@ -176,6 +180,10 @@ _HEADLINES: Final[dict[e.Occasion, str]] = {
     "void": (
         "A start or a result was recorded that does not count: somebody ran the tool without "
         "leave, or made up what it returned. An operator should look into it."
+    ),
+    "signed": (
+        "Your key has just signed a vote on this call. If this is not what you were shown, a page "
+        "was not honest: revoke your key, and the approval."
     ),
 }
 
@@ -213,7 +221,7 @@ def _asking_lines(call: Call) -> list[str]:
     return lines
 
 
-def _outcome_lines(call: Call, occasion: e.Occasion) -> list[str]:
+def _outcome_lines(call: Call, occasion: e.Occasion, to: str) -> list[str]:
     match occasion:
         case "decided" | "expired" if call.decided is not None:
             reason = getattr(call.decided.event, "reason", "")
@@ -236,11 +244,34 @@ def _outcome_lines(call: Call, occasion: e.Occasion) -> list[str]:
                 f"{_short(author_of(one.fact))}, {_time(one.fact.recorded_at)}: {_short(one.why)}"
                 for one in void_runs(call)
             ]
+        case "signed":
+            return _signed_lines(call, to)
         case "asked" | "escalated" | "handed" | "reminder":
             ends = "more people are asked then" if call.next_stage else "it expires then"
             return [f"until:     {_time(call.due)}; {ends}"] if call.due else ["until:     no end"]
         case _:
             return []
+
+
+def _signed_lines(call: Call, to: str) -> list[str]:
+    """The reader's signed vote, and why it does not count."""
+    people = call.approval_request.people if call.approval_request is not None else {}
+    whys = {one.fact.seq: one.why for one in voids(call)}
+    lines: list[str] = []
+    for fact in call.votes:
+        vote, who = fact.event, fact.slot.tail[3]
+        if not isinstance(vote, e.Voted) or person(who, people) != person(to, people):
+            continue
+        lines.append(f"signed:    {vote.verdict.replace('_', ' ')}, {_time(fact.recorded_at)}")
+        if vote.on_behalf_of:
+            lines.append(f"for:       {_short(vote.on_behalf_of)}")
+        if vote.arguments is not None:
+            lines.append("runs:      with other arguments than were asked for")
+        if vote.reason:
+            lines.append(f"reason:    {_short(vote.reason, _MAX_REASON)}")
+        if fact.seq in whys:
+            lines.append(f"void:      {whys[fact.seq]}")
+    return lines
 
 
 def _what_to_do(call: Call, occasion: e.Occasion, *, may_break_glass: bool) -> str:
@@ -253,7 +284,7 @@ def _what_to_do(call: Call, occasion: e.Occasion, *, may_break_glass: bool) -> s
     if asking is not None and asking.confirm == "typed":
         said += " To approve it you type the name of the tool."
     if asking is not None and asking.signed:
-        said += " Only signed votes let it run: vote at the terminal where your key is."
+        said += " Only signed votes let it run: vote with your passkey, or where your key is."
     return f"{said} In an emergency you alone may let it run." if may_break_glass else said
 
 

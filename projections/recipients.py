@@ -9,6 +9,7 @@
     in-doubt                     people who may reconcile
     void                         the requester and everybody who was asked: a start or result of
                                  their call counts for nothing
+    signed                       the voter: what their key has just signed, whatever a page showed
 
 Only people in [contacts] are told, and only of their workspaces; patterns of voters are matched
 with them. A person without a
@@ -70,6 +71,8 @@ class _Occasion(NamedTuple):
     at: datetime
     #: When the stage of the question ends.
     deadline: datetime | None
+    #: Whose vote it is.
+    voter: str = ""
 
 
 class _Address(NamedTuple):
@@ -140,9 +143,11 @@ def messages(seen: Situation, fact: Fact, then: Policies) -> tuple[Notification,
         due, in_digest = _due(occasion, route)
         if occasion.kind in _NEWS and (seen.now - due).total_seconds() > MAX_LATE_S:
             continue
-        told = _people(seen, occasion, route) if route.people else []
+        told = _people(seen, occasion, route) if route.people or occasion.voter else []
         rooms_told = [_Address(room, (rooms[room],)) for room in route.rooms if room in rooms]
-        if route.people and occasion.kind not in ("decided", "expired"):
+        if occasion.kind == "signed":
+            rooms_told = []
+        elif route.people and occasion.kind not in ("decided", "expired"):
             is_handed = occasion.kind == "handed"
             needed = _handed_to(call, occasion.stage) if is_handed else call.voters()
             rooms_told += _default_room(seen, needed, told, rooms_told)
@@ -180,12 +185,12 @@ def is_needed(seen: Situation, message: Notification) -> bool:
             return call.status is Status.IN_DOUBT and (
                 message.is_room or may_reconcile(call, message.to)
             )
-        case "decided" | "expired" | "broken-glass" | "void":
+        case "decided" | "expired" | "broken-glass" | "void" | "signed":
             return True
 
 
 #: What has ended, and needs nothing of anybody.
-_NEWS: Final = frozenset({"decided", "expired", "broken-glass", "void"})
+_NEWS: Final = frozenset({"decided", "expired", "broken-glass", "void", "signed"})
 QUESTIONS: Final = frozenset({"asked", "escalated", "handed", "reminder"})
 
 
@@ -206,6 +211,9 @@ def _occasions(call: Call, fact: Fact, then: Policies) -> Iterator[_Occasion]:
             before = tuple(one for one in call.escalated if one.seq < fact.seq)
             deadline = replace(call, escalated=before).due
             yield _Occasion("handed", call.handed.index(fact) + 1, at, deadline)
+        case e.Voted(signature=signature) if signature and fact in call.votes:
+            # Of each person there is one vote on a call.
+            yield _Occasion("signed", 0, at, None, fact.slot.tail[3])
         case e.GlassBroken():
             yield _Occasion("broken-glass", 0, at, None)
         case e.InDoubt() if fact == call.finished:
@@ -246,7 +254,7 @@ def _route(call: Call, then: Policies, now: Policies) -> tuple[Route, Mapping[st
 def _due(occasion: _Occasion, route: Route) -> tuple[datetime, bool]:
     """When it is told, and whether in a digest. What cannot wait is told at once."""
     due = route.due(occasion.at)
-    if occasion.kind in ("broken-glass", "void") or (
+    if occasion.kind in ("broken-glass", "void", "signed") or (
         occasion.deadline is not None and occasion.deadline <= due
     ):
         return occasion.at, False
@@ -287,6 +295,8 @@ def _is_told(seen: Situation, occasion: _Occasion, route: Route, name: str) -> b
             return _hears_of_glass(seen, name)
         case "in-doubt":
             return may_reconcile(call, name)
+        case "signed":
+            return person(name, seen.accounts) == person(occasion.voter, seen.accounts)
         case "void":
             return seen.is_requester(name) or call.people.is_among(name, call.voters(), seen.now)
 

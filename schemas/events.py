@@ -60,7 +60,7 @@ type Ending = Literal[
 
 #: What a person is told about: a question to them, more people being asked, a colleague who hands
 #: it to them, a deadline that comes, the outcome, the end without one, an emergency, a call that a
-#: person must reconcile, a start or result that counts for nothing.
+#: person must reconcile, a start or result that counts for nothing, a vote that their key signed.
 type Occasion = Literal[
     "asked",
     "escalated",
@@ -71,6 +71,7 @@ type Occasion = Literal[
     "broken-glass",
     "in-doubt",
     "void",
+    "signed",
 ]
 
 
@@ -917,8 +918,11 @@ class KeyAdded(Event, frozen=True, tag="KeyAdded"):
     subject names the person and the key's id.
     """
 
-    #: The public key, as `PERSON/LOG+ID+KEY` (c2sp.org/signed-note) with the identity of the log.
+    #: The public key, as `PERSON/LOG+ID+KEY` (c2sp.org/signed-note) with the identity of the log;
+    #: or a passkey (`ayes.ledger.passkeys`).
     key: str
+    #: By which its device finds a passkey, in base64url without padding.
+    credential: str = ""
 
 
 class KeyConfirmed(Event, frozen=True, tag="KeyConfirmed"):

@@ -51,6 +51,7 @@ OCCASIONS: Final[tuple[Occasion, ...]] = (
     "broken-glass",
     "in-doubt",
     "void",
+    "signed",
 )
 
 

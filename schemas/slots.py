@@ -595,6 +595,19 @@ def login_slot(name: str, number: int) -> Slot:
 KEYS: Final = f"{ROOT}.{ORGANISATION}.{KEY}.>"
 
 
+_VOTES: Final = f"{ROOT}.*.*.call.*.vote."
+
+
+def votes_of(name: str) -> str:
+    """The wildcard over all votes that a person has recorded."""
+    return f"{_VOTES}{token('reviewer', name)}"
+
+
+def is_votes_of(subjects: str) -> bool:
+    """Whether it is the wildcard over all votes of somebody."""
+    return subjects.startswith(_VOTES)
+
+
 def key_slot(name: str, key: str, place: str, by: str = "") -> Slot:
     """The slot of a fact about a person's key: `added`, or `confirmed` or `revoked` by somebody.
 

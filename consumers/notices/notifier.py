@@ -7,6 +7,7 @@
     decided    ──► the requester                          decided, or expired
     in doubt   ──► the people who may reconcile           in-doubt
     void run   ──► the requester, and those who were asked    void
+    vote       ──► its voter, if it is signed             signed
     decided    ──► devices that were sent a question          (it is taken away)
 
 `projections/recipients.py` says who, when and through which channels, `projections/notices.py` in
@@ -85,6 +86,7 @@ _OCCASIONS: Final = (
     e.Withdrawn,
     e.Superseded,
     e.InDoubt,
+    e.Voted,
     *_RUNS,
 )
 
@@ -161,6 +163,8 @@ class Notifier:
     async def load(self, ledger: Ledger, handed: Delivered) -> Outstanding | None:
         if not isinstance(handed, Fact) or not isinstance(handed.event, _OCCASIONS):
             return None
+        if isinstance(handed.event, e.Voted) and not handed.event.signature:
+            return None
         ref = handed.slot.call_ref
         assert ref, "its consumers have facts about calls only"
         policies = await ledger.policies(ref.workspace)
@@ -224,7 +228,8 @@ class Notifier:
             return None
         message, ref = work.message, work.seen.call.ref
         call = await ledger.with_origin(call_of(ref, await ledger.read(ref)))
-        call = replace(call, people=work.seen.call.people)
+        known = work.seen.call
+        call = replace(call, people=known.people, signatures=known.signatures)
         seen = replace(work.seen, call=call, now=await ledger.log.clock())
         if call.requested is None or not is_needed(seen, message):
             return None
@@ -257,6 +262,7 @@ class Notifier:
             message.occasion,
             secret=work.secret,
             link=link,
+            to=message.to,
             may_break_glass=asking is not None
             and call.people.is_among(message.to, asking.may_break_glass, work.seen.now),
         )

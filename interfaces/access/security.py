@@ -83,6 +83,9 @@ class Security:
         self.begun = Attempts(BEGUN)
         self.is_https = parts.scheme == "https"
         self.hosts = LOOPBACK | {parts.hostname}
+        #: Of this machine: no passkey works at its addresses, so browsers are led to the name.
+        is_local = f".{parts.hostname}".endswith(".localhost")
+        self.local_name = parts.netloc if is_local else ""
         # Cookies do not distinguish the ports of a machine, so the name does.
         self.cookie = "__Host-ayes" if self.is_https else f"ayes-{parts.port or 80}"
         #: Who is a person, and the workspaces of each; None: nobody knows yet.
@@ -212,6 +215,13 @@ class Guard:
             where = f"Open it at {self._security.url}, or name it in the settings as [console] url."
             said = f"the console does not answer to this name. {where}"
             return _problem(HTTPStatus.MISDIRECTED_REQUEST, said)
+        if self._is_elsewhere(request):
+            path, query = (
+                quote(request.scope["path"]),
+                request.scope["query_string"].decode("latin-1"),
+            )
+            there = f"{self._security.url}{path}{f'?{query}' if query else ''}"
+            return RedirectResponse(there, HTTPStatus.TEMPORARY_REDIRECT)
         try:
             return self._admit(request)
         except HTTPException as refusal:
@@ -250,6 +260,14 @@ class Guard:
         except ValueError:
             return False
         return parts.hostname in self._security.hosts and parts.netloc == host
+
+    def _is_elsewhere(self, request: Request) -> bool:
+        """Whether a browser opens an address of this machine, and the console has a name there."""
+        name, host = self._security.local_name, request.headers.get("host", "")
+        is_page = request.headers.get("sec-fetch-mode") == "navigate" and request.method in _SAFE
+        return (
+            bool(name) and is_page and host != name and urlsplit(f"//{host}").hostname in LOOPBACK
+        )
 
     async def _proceed(self, scope: Scope, exchange: "_Exchange") -> None:
         if scope["method"] not in _SAFE:

@@ -59,6 +59,8 @@ class Backend:
         self.store = store
         #: Of the links in messages.
         self.link_key = link_key
+        #: The page of another origin on which votes are signed; empty: the console's own do.
+        self.sign_page = ""
         #: Where the lake is, if there is one.
         self.lake = lake
         #: Reads with the credentials of the API, or of `observer` where the store has none of it.
@@ -172,7 +174,10 @@ class Backend:
             raise BrokerAway("it is not known yet who was removed. Try again in a moment.")
         if self.people.is_removed(name):
             raise NotAllowed(f"{name} was removed, and can do nothing any more.")
-        return await self._logins.as_reviewer(name)
+        ledger = await self._logins.as_reviewer(name)
+        # Whose login has some workspaces does not read people's keys.
+        ledger.trust = None if jetstream(ledger).connection.login.workspaces else self.reading.trust
+        return ledger
 
     async def operator(self, name: str) -> Ledger:
         """A connection that may apply policies, as this author."""

@@ -5,6 +5,7 @@ from typing import Annotated, Final, Literal
 
 from fastapi import Query
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ayes.interfaces.api import decided, doubts
 from ayes.interfaces.api.base import ApiRouter
@@ -171,6 +172,9 @@ async def record(ref: Named, visit: Reading) -> Record:
     known, _ = await ledger.with_given(known) if known.votes else (known, ())
     assert known.requested, "`known_call` raises otherwise"
     tool, doubt = await ledger.tool_of(known), await doubts.doubt_about(ledger, known)
+    question = views.question(known)
+    if question is not None:
+        question = replace(question, signed=ledger.wants_signed(known))
     return copied(
         Record,
         known.wish,
@@ -179,7 +183,7 @@ async def record(ref: Named, visit: Reading) -> Record:
         tool_schema=tool.declared.schema if tool else "",
         title=tool.title(known.arguments) if tool else "",
         requested_at=known.requested.recorded_at,
-        question=views.question(known),
+        question=question,
         votes=views.recorded_votes(known),
         comments=views.comments(known),
         handed=views.handovers(known),

@@ -12,12 +12,14 @@ from ayes.interfaces.api.groups import read_for_votes
 from ayes.interfaces.api.identity import Reviewing, Visit
 from ayes.interfaces.api.queries import Named
 from ayes.interfaces.problems import Problem, problem_of
-from ayes.ledger.clients.reviewers import Ballot, Reviewer
+from ayes.ledger.clients.reviewers import Ballot, Reviewer, ToSign
 from ayes.ops.actions.votes import late_result, seen_by_gate, state_of
 from ayes.projections.views.call import CallState
 from ayes.schemas import events as e
 from ayes.schemas.errors import ApprovalsError, BadInput
 from ayes.schemas.slots import CallRef
+
+__all__ = ["NewVote", "ToSign", "router", "to_sign", "vote", "vote_on_several"]
 
 router: Final = ApiRouter(tags=["votes"])
 
@@ -50,6 +52,8 @@ class NewVote(ApiModel):
     #: With `approve` and `break_glass`: the tool's name as the reviewer typed it, where
     #: `question.confirm` is `typed`.
     typed: str = ""
+    #: Made with a key of the visitor's, where only signed votes count (docs/keys.md).
+    signature: str = ""
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/votes")
@@ -57,6 +61,16 @@ async def vote(ref: Named, vote: NewVote, visit: Reviewing) -> CallState:
     """Vote on a call, in the visitor's own name. The same vote again is refused and harmless."""
     await read_for_votes(visit, ref)
     return await _vote(ref, vote, visit, await visit.reviewer())
+
+
+async def to_sign(ref: CallRef, vote: NewVote, visit: Visit) -> ToSign | None:
+    """What the visitor's passkey signs for this vote; None if it takes no signature, or has one, or
+    they have no passkey. For the pages alone: programs have keys of their own.
+    """
+    if vote.signature:
+        return None
+    await read_for_votes(visit, ref)
+    return await (await visit.reviewer()).to_sign(ref, Ballot(**vote.model_dump()))
 
 
 async def _vote(ref: CallRef, vote: NewVote, visit: Visit, reviewer: Reviewer) -> CallState:

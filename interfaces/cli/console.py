@@ -84,6 +84,7 @@ async def console(
         archive=archive,
         link_key=link_key,
         trust=trust_of(store, settings),
+        sign_page=said.sign_page,
     ) as served:
         await until_signalled(served.ended, ready=lambda: _greet(served, json=json))
 
@@ -97,6 +98,7 @@ async def beside(
     public_url: str = "",
     sign_in: "OpenIdSettings | None" = None,
     trust: "Trust | None" = None,
+    sign_page: str = "",
 ) -> AsyncGenerator["Serving | None"]:
     """Serve the console of a broker that this process runs; None if it is not installed."""
     if not is_installed():
@@ -104,7 +106,15 @@ async def beside(
         return
     from ayes.interfaces.console.serving import serving
 
-    opening = serving(store, person, port=port, public_url=public_url, sign_in=sign_in, trust=trust)
+    opening = serving(
+        store,
+        person,
+        port=port,
+        public_url=public_url,
+        sign_in=sign_in,
+        trust=trust,
+        sign_page=sign_page,
+    )
     async with opening as served:
         yield served
 

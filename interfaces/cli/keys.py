@@ -1,7 +1,6 @@
 """Commands for the keys with which people sign their votes."""
 
 from contextlib import AbstractAsyncContextManager
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -9,9 +8,10 @@ from ayes.interfaces.cli.command import Session, command, commands
 from ayes.interfaces.cli.options import AsOption, SettingsOption, WhyOption, argument, option
 from ayes.interfaces.cli.settings import trust_of
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.keys import PersonKey, added_keys, key_name, keys_of
-from ayes.ledger.seal import SignerKey, VerifierKey
-from ayes.ledger.signing import fingerprint, key_digest, key_id, signed
+from ayes.ledger.keys import added_keys, key_name, keys_of
+from ayes.ledger.passkeys import Passkey
+from ayes.ledger.seal import SignerKey
+from ayes.ledger.signing import PublicKey, fingerprint, key_digest, key_id, signed
 from ayes.ops.key_files import named_key, new_file, own_key, own_key_file
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput
@@ -64,23 +64,15 @@ async def show_keys(settings: SettingsOption = None, *, session: Session) -> Non
         rows = [_row(who, public, "not judged: no trust file is named") for who, public in added]
     else:
         keys = keys_of(facts, trust).each.values()
-        rows = [_row(one.person, one.public, _standing(one, now)) for one in keys]
+        rows = [_row(one.person, one.public, one.standing(now)) for one in keys]
     session.print_rows(rows, if_none="Nobody has a key. `ayes key new --as NAME` makes one.")
 
 
-def _row(person: str, public: VerifierKey, state: str) -> tuple[dict[str, str], str]:
-    digits = fingerprint(public)
+def _row(person: str, public: PublicKey, state: str) -> tuple[dict[str, str], str]:
+    digits, rp = fingerprint(public), public.rp if isinstance(public, Passkey) else ""
     row = {"person": person, "key": key_id(public), "fingerprint": digits, "state": state}
-    return row, f"{person}  {digits}  {state}"
-
-
-def _standing(key: PersonKey, now: datetime) -> str:
-    if key.revoked is not None:
-        return f"revoked at {key.revoked.recorded_at:%Y-%m-%d %H:%M:%S} UTC"
-    if key.counts_from is None:
-        return f"not confirmed yet, by {', '.join(sorted(key.by | key.others)) or 'nobody'} so far"
-    word = "counts since" if key.counts_from <= now else "will count from"
-    return f"{word} {key.counts_from:%Y-%m-%d %H:%M:%S} UTC"
+    shown = f"{state}, a passkey of {rp}" if rp else state
+    return row | {"rp": rp}, f"{person}  {digits}  {shown}"
 
 
 @command(
@@ -150,7 +142,7 @@ async def _identity(ledger: Ledger) -> str:
     return log
 
 
-async def _known(ledger: Ledger, person: str, words: list[str]) -> VerifierKey:
+async def _known(ledger: Ledger, person: str, words: list[str]) -> PublicKey:
     """The key of a person with these digits."""
     digits = "".join(words).replace(" ", "").lower()
     theirs = [key for whose, key in added_keys(await ledger.read(KEYS)) if whose == person]

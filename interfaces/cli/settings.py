@@ -29,6 +29,8 @@ from ayes.schemas.toml_files import TomlModel
 class ConsoleSettings(TomlModel):
     #: Where people open the console, if a proxy with TLS stands before it; messages link there.
     url: str = ""
+    #: Where interfaces/sign.html is, on another origin: votes are signed there.
+    sign_page: str = ""
 
 
 class TrustSettings(TomlModel):
@@ -60,6 +62,10 @@ class Settings(Sections):
     @property
     def console_url(self) -> str:
         return self.console.url if self.console else ""
+
+    @property
+    def sign_page(self) -> str:
+        return self.console.sign_page if self.console else ""
 
     def first_of(self, sections: Iterable[str]) -> object | None:
         """The first of these sections that is there."""

@@ -192,6 +192,7 @@ async def up(
                         public_url=said.console_url,
                         sign_in=said.openid,
                         trust=trust,
+                        sign_page=said.sign_page,
                     )
                     served = await stack.enter_async_context(beside)
                     link = served.link or served.url if served else ""

@@ -55,6 +55,7 @@ async def serving(
     archive: Path | None = None,
     link_key: Path | None = None,
     trust: Trust | None = None,
+    sign_page: str = "",
 ) -> AsyncGenerator[Serving]:
     """Serve the console of this store for as long as the block lasts.
 
@@ -66,25 +67,40 @@ async def serving(
         archive: where the lake is, if it is not in the store.
         link_key: the file of the key of links in messages, if it is not in the store.
         trust: by what signatures are judged.
+        sign_page: the page of another origin on which votes are signed.
 
     Raises:
-        BadInput: others could reach it and nobody would have to sign in; or the port is in use.
+        BadInput: the sign page is not one of the trust file; others could reach it and nobody would
+            have to sign in; or the port is in use.
         BrokerAway: no broker runs from the store.
     """
     _check_reach(host, public_url, sign_in)
+    origins, rp = (trust.origins, trust.rp) if trust is not None else ((), "")
+    if sign_page and _origin(sign_page) not in origins:
+        raise BadInput(
+            f"[console] sign_page {sign_page!r} is on none of the origins of the trust file: "
+            f"{', '.join(origins) or 'it names none'}."
+        )
     access = AccessFile(store)
     kept = access.read().port or PORT
     with _listen(host, port, kept) as listener:
         bound = listener.getsockname()[1]
-        url = public_url.rstrip("/") or f"http://{f'[{host}]' if ':' in host else host}:{bound}"
+        is_local = rp == "localhost" or rp.endswith(".localhost")
+        name_or_host = rp if is_local and host in LOOPBACK else f"[{host}]" if ":" in host else host
+        url = public_url.rstrip("/") or f"http://{name_or_host}:{bound}"
         provider = OpenIdProvider(sign_in, url) if sign_in else None
         security = Security(access, url, provider)
         async with (
             console(security, archive, link_key, trust) as app,
             served(app, listener, security) as running,
         ):
+            app.state.backend.sign_page = sign_page
             noted = access.serve_at(url, bound, by_link=provider is None)
             notes = [] if port is not None else _about_port(bound, kept)
+            if rp and not sign_page and url not in origins:
+                notes.append(
+                    f"No passkey signs at {url}: the trust file names {', '.join(origins)}."
+                )
             if provider is None and not may_be(name, await app.state.backend.voters()):
                 notes.append(
                     f"The link signs in {name}, whom no rule of the policies asks to vote: "
@@ -99,6 +115,11 @@ async def serving(
             finally:
                 away.cancel()
                 ended.cancel()
+
+
+def _origin(url: str) -> str:
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 async def _first(*ends: asyncio.Future[None]) -> None:

@@ -61,7 +61,7 @@ from ayes.ledger.judging.policy_proposals import problem as problem_of
 from ayes.ledger.judging.unjudged import unjudged_rule
 from ayes.ledger.judging.verdict import running
 from ayes.ledger.judging.votes import Tally, tally
-from ayes.ledger.keys import ABOUT_KEYS, Keys, Signatures, keys_of
+from ayes.ledger.keys import ABOUT_KEYS, Keys, Signatures, assertion_of, fallen, keys_of
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import (
     AlreadyRecorded,
@@ -131,6 +131,7 @@ from ayes.schemas.slots import (
     policy_slot,
     stops,
     tool_slot,
+    votes_of,
 )
 from ayes.schemas.tools import Tool, ToolSpec, declaration, judged_class
 
@@ -696,9 +697,21 @@ class LedgerClient:
         if not (call.votes and (call.wants_signed or is_wanted)):
             return call
         keys, bound = await asyncio.gather(
-            self._keys_of(trust, must_include), self.bound(call, trust.log)
+            self.keys_of(trust, must_include), self.bound(call, trust.log)
         )
-        return call.judged_by(Signatures(bound, keys, is_wanted, decided))
+        fell = await self.fallen(call, keys)
+        return call.judged_by(Signatures(bound, keys, fell, is_wanted, decided))
+
+    async def fallen(self, call: Call, keys: Keys) -> dict[int, Fact]:
+        """The votes on a call that do not count by the counters of their passkeys, which go through
+        all that their people have voted.
+        """
+        with_passkey = [one for one in call.votes if assertion_of(one) is not None]
+        if not with_passkey:
+            return {}
+        people = dict.fromkeys(one.slot.tail[3] for one in with_passkey)
+        latest = max(with_passkey, key=attrgetter("seq")).slot
+        return fallen(await self.read(*map(votes_of, people), must_include=latest), keys)
 
     async def with_signed(
         self, grants: Sequence[Grant], *, must_include: Slot | None = None
@@ -706,10 +719,11 @@ class LedgerClient:
         """The grants, with which of them are signed."""
         if self.trust is None or not any(one.granted.signature for one in grants):
             return tuple(grants)
-        keys = await self._keys_of(self.trust, must_include)
+        keys = await self.keys_of(self.trust, must_include)
         return with_signatures(grants, keys, self.trust.log)
 
-    async def _keys_of(self, trust: Trust, must_include: Slot | None) -> Keys:
+    async def keys_of(self, trust: Trust, must_include: Slot | None = None) -> Keys:
+        """The keys of people, as a trust file judges them."""
         latest = (must_include,) if must_include is not None else ()
         facts = await self.read(KEYS, REMOVALS, *latest, must_include=must_include)
         return self.judged_keys(facts, trust)

@@ -74,7 +74,8 @@ async def why_unproved(
     if call.gated is not None:
         asked = asked if was_asked else await _asked(ledger, call)
         bound = bound_to(call, trust.log, versions, *asked)
-        call = call.judged_by(Signatures(bound, keys, is_wanted=True, until=until))
+        fell = await ledger.fallen(call, keys)
+        call = call.judged_by(Signatures(bound, keys, fell, is_wanted=True, until=until))
     given = grants_of(one for one in facts if one.seq < decided.seq)
     grants = [one for one in given if one.ref in named]
     signed = with_signatures(grants, keys, trust.log, until)

@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
-from typing import Final, get_args
+from typing import Final, NamedTuple, get_args
 
 import msgspec
 
@@ -33,13 +33,16 @@ from ayes.ledger.judging.policies import Policies, is_possible, of_edit
 from ayes.ledger.judging.stopping import may, resumes_needed
 from ayes.ledger.judging.unjudged import unjudged_grant
 from ayes.ledger.judging.votes import is_edit
+from ayes.ledger.keys import PersonKey, Signatures
 from ayes.ledger.log import EventLog
-from ayes.ledger.objections import asks_groups, unused
+from ayes.ledger.objections import VOID_VOTE, asks_groups, flaw_of_signature, unused
+from ayes.ledger.passkeys import Passkey
 from ayes.ledger.people import People
 from ayes.ledger.seal import SignerKey
 from ayes.ledger.signing import (
     MAX_LIFE_S,
     MAX_SKEW_S,
+    Bound,
     delegation_digest,
     grant_digest,
     signed,
@@ -102,6 +105,9 @@ class Ballot(msgspec.Struct, frozen=True):
     #: With `approve` and `break_glass`: the tool's name as the reviewer typed it, where a rule has
     #: `confirm = "typed"`.
     typed: str = ""
+    #: Made elsewhere, with a key of the reviewer's (`to_sign`). Empty: it is signed here, if their
+    #: key is here.
+    signature: str = ""
 
     @property
     def vote(self) -> e.Voted:
@@ -109,6 +115,20 @@ class Ballot(msgspec.Struct, frozen=True):
         fields = msgspec.structs.asdict(self)
         del fields["typed"]
         return e.Voted(**fields)
+
+
+class ToSign(NamedTuple):
+    """A vote that is signed elsewhere."""
+
+    call: Call
+    vote: e.Voted
+    bound: Bound
+    #: The end of the signature, in seconds since 1970.
+    until: int
+    #: What is signed.
+    digest: bytes
+    #: With one of these.
+    keys: tuple[PersonKey, ...]
 
 
 class Reviewer:
@@ -146,11 +166,53 @@ class Reviewer:
                 `validity.refusal`.
             NotAllowed: nobody delegated that vote to this reviewer; the policies in force block the
                 call as edited; the editor does not count, and nobody else can agree to the edit; or
-                signed votes are wanted, and no key is here.
+                signed votes are wanted, and no key is here, or its signature does not count.
             BadArguments: the edit breaks the tool's schema.
             AlreadyFilled: this reviewer has voted before.
         """
         ref = call_ref(call)
+        known, voted = await self._checked(ref, ballot)
+        if ballot.signature:
+            await self._check_signature(known, voted)
+        else:
+            if self._lacks_key(known, voted):
+                raise self._unsigned(known)
+            voted = await self._signed(known, voted)
+        with tracing.voting(known, ballot.verdict):
+            voted = tracing.about(known, voted)
+            await self._ledger.append_exclusive(ref.vote(self.name), voted)
+        return await self._ledger.call(ref, must_include=ref.vote(self.name))
+
+    @as_of_the_leader
+    async def to_sign(self, call: CallRef | str, ballot: Ballot) -> ToSign | None:
+        """What a passkey of this reviewer signs for a vote; None if it needs no signature, or they
+        have no passkey that counts on this call. The end is by the broker's clock.
+
+        Raises:
+            Refused, BadInput: as of `vote`.
+        """
+        known, voted = await self._checked(call_ref(call), ballot)
+        keys = await self.passkeys(known)
+        if voted.verdict == "deny" or not keys or not self._ledger.wants_signed(known):
+            return None
+        log = keys[0].public.name.partition("/")[2]
+        now, bound = await asyncio.gather(self._ledger.log.clock(), self._ledger.bound(known, log))
+        until = int(now.timestamp()) + MAX_LIFE_S - MAX_SKEW_S
+        digest = vote_digest(bound, known.ref, known.wish, self.name, voted, until)
+        return ToSign(known, voted, bound, until, digest, keys)
+
+    async def passkeys(self, call: Call) -> tuple[PersonKey, ...]:
+        """This reviewer's passkeys with which a vote on a pending call counts, as far as that is
+        judged here.
+        """
+        if self._ledger.trust is None or call.gated is None:
+            return ()
+        keys = await self._ledger.keys_of(self._ledger.trust)
+        theirs = (one for one in keys.of(self.name) if isinstance(one.public, Passkey))
+        return tuple(one for one in theirs if one.counts(call.gated))
+
+    async def _checked(self, ref: CallRef, ballot: Ballot) -> tuple[Call, e.Voted]:
+        """The call, and the vote as it is to be recorded but for its signature."""
         if ballot.verdict not in _VERDICTS:
             verdicts = ", ".join(_VERDICTS)
             raise BadInput(
@@ -172,11 +234,7 @@ class Reviewer:
         _check_typed(known, ballot)
         if ballot.arguments is not None:
             await self._check_edit(known, voted, ballot.arguments)
-        voted = await self._signed(known, voted)
-        with tracing.voting(known, ballot.verdict):
-            voted = tracing.about(known, voted)
-            await self._ledger.append_exclusive(ref.vote(self.name), voted)
-        return await self._ledger.call(ref, must_include=ref.vote(self.name))
+        return known, voted
 
     async def check_vote(self, call: Call, vote: e.Voted, *, forgives: bool = False) -> e.Voted:
         """Refuse a vote that could not count; its edit aside. Returns it as it is to be recorded.
@@ -201,17 +259,37 @@ class Reviewer:
             await self._check_principal(call, principal)
         if vote.verdict != "break_glass":
             await self._check_substitutes(call)
-        if vote.verdict != "deny" and self._ledger.signer is None:
-            self._check_unsigned(call)
+        if self._lacks_key(call, vote) and not await self.passkeys(call):
+            raise self._unsigned(call)
         return voted
 
-    def _check_unsigned(self, call: Call) -> None:
-        """Refuse a vote without a signature where it would not count."""
-        if self._ledger.wants_signed(call):
+    def _lacks_key(self, call: Call, vote: e.Voted) -> bool:
+        """Whether a vote would not count as it can be signed here."""
+        is_free = vote.verdict == "deny" or self._ledger.signer is not None
+        return not is_free and self._ledger.wants_signed(call)
+
+    def _unsigned(self, call: Call) -> NotAllowed:
+        return NotAllowed(
+            f"only signed votes count on {call.ref}, and {self.name}'s key is not here. Vote "
+            f"where it is: ayes approve {call.ref} --as {self.name}. (`ayes key new` makes a "
+            "key.) A denial needs no signature. Nothing was recorded."
+        )
+
+    async def _check_signature(self, call: Call, vote: e.Voted) -> None:
+        """Refuse a vote whose signature would not count, as far as that is judged here."""
+        trust = self._ledger.trust
+        if trust is None:
+            return
+        keys, bound, now = await asyncio.gather(
+            self._ledger.keys_of(trust),
+            self._ledger.bound(call, trust.log),
+            self._ledger.log.clock(),
+        )
+        known = msgspec.structs.replace(call, signatures=Signatures(bound, keys))
+        if (flaw := flaw_of_signature(known, vote, self.name, now, _NEXT)) is not None:
             raise NotAllowed(
-                f"only signed votes count on {call.ref}, and {self.name}'s key is not here. Vote "
-                f"where it is: ayes approve {call.ref} --as {self.name}. (`ayes key new` makes a "
-                "key.) A denial needs no signature. Nothing was recorded."
+                f"this signature of {self.name}'s does not count on {call.ref}: "
+                f"{VOID_VOTE[flaw]}, or its minutes are over. Sign it again. Nothing was recorded."
             )
 
     async def _signed(self, call: Call, vote: e.Voted) -> e.Voted:
@@ -539,6 +617,13 @@ class Reviewer:
             UnknownTool: nobody declared the tool.
             NotAllowed: no grant may cover it.
         """
+        trust = self._ledger.trust
+        if self._ledger.signer is None and trust is not None and trust.wants_signed(workspace):
+            raise NotAllowed(
+                f"only signed grants count in {workspace}, and {self.name}'s key is not here. Give "
+                f"it where it is: ayes grant give --as {self.name}. (A passkey signs votes alone.) "
+                "Nothing was recorded."
+            )
         declared = await self._ledger.tool(workspace, tool)
         policies = await self._ledger.policies(workspace)
         if declared.declared.governs or not policies.grantable(tool):

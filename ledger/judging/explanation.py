@@ -379,6 +379,8 @@ def _flaw(call: Call, cast: CastVote) -> str:
             return f"{who} has voted already"
         case "bad_signature":
             return f"it is not signed with a key of {who} that was in force when people were asked"
+        case "counter_fell":
+            return f"the counter of {who}'s passkey was as high before: there may be a copy of it"
         case flaw:
             return _FLAWS[flaw]
 

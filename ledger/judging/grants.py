@@ -169,7 +169,7 @@ def with_signatures(
         return (
             key.counts(one.given, until)
             and is_fresh(signature.until, one.given.recorded_at)
-            and key.public.verifies(signature.raw, digest)
+            and key.signed(signature, digest)
         )
 
     return tuple(replace(one, is_signed=is_signed(one)) for one in grants)
@@ -214,7 +214,7 @@ def _is_signed(one: Delegation, call: Call) -> bool:
     if signature is None or key is None or not key.counts(one.given, known.until):
         return False
     digest = delegation_digest(known.bound.log, one.ref, one.delegated)
-    return not signature.until and key.public.verifies(signature.raw, digest)
+    return not signature.until and key.signed(signature, digest)
 
 
 def covering(grants: Iterable[Grant], about: About, now: datetime) -> tuple[Grant, ...]:

@@ -36,6 +36,7 @@ from ayes.schemas.slots import (
     STOP,
     CallRef,
     delegations,
+    is_votes_of,
     policies,
     tool_slot,
 )
@@ -179,6 +180,11 @@ async def evidence(ledger: LedgerClient, ref: CallRef) -> tuple[Fact, ...]:
     if isinstance(_decision(call), e.Approved):
         await why_unproved(reader, call, counts_others=False)
     assert call.requested
+    if ledger.trust is not None:
+        read = sorted(seen.facts.values(), key=lambda one: one.seq)
+        keys = ledger.judged_keys(read, ledger.trust)
+        fell = await ledger.fallen(call, keys)
+        seen.facts |= {fell[one.seq].seq: fell[one.seq] for one in call.votes if one.seq in fell}
     in_force = await ledger.policies(ref.workspace, before=call.requested.seq)
     versions = {
         ref.workspace: in_force.workspace.version,
@@ -249,7 +255,8 @@ class _Seen:
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
         found = await self._log.read(*subjects)
-        self.facts.update({one.seq: one for one in found})
+        if not all(map(is_votes_of, subjects)):  # those of other calls are nobody's business
+            self.facts.update({one.seq: one for one in found})
         return found
 
     async def latest(self, subjects: str) -> Fact | None:

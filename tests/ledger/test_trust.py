@@ -11,6 +11,25 @@ ONE, TWO = (str(SignerKey(f"board-{at}", bytes([at] * 32)).public) for at in (1,
 GOOD = f'log = "{LOG}"\nroots = ["{ONE}", "{TWO}"]\n'
 
 
+def _rp(rp: str, origin: str) -> str:
+    return f'{GOOD}rp = "{rp}"\norigins = ["{origin}"]'
+
+
+@pytest.mark.parametrize(
+    ("rp", "origin"),
+    [
+        ("localhost", "http://localhost:8420"),
+        ("ayes.localhost", "http://sign.ayes.localhost:8421"),
+        ("example.com", "https://ayes.example.com"),
+        ("example.com", "https://example.com:8443"),
+    ],
+)
+def test_passkeys_sign_on_pages_of_their_domain_or_below(tmp_path, rp, origin):
+    file = tmp_path / "ayes-trust.toml"
+    file.write_text(_rp(rp, origin))
+    assert read_trust(file).origins == (origin,)
+
+
 def test_a_file_says_who_is_trusted(tmp_path):
     file = tmp_path / "ayes-trust.toml"
     file.write_text(f"{GOOD}roots_needed = 2\n[lost]\nafter = '2h'\n[signed_since]\nshop = 7\n")
@@ -45,6 +64,18 @@ def test_a_file_says_who_is_trusted(tmp_path):
         (f'{GOOD}sealer = "me"', "'sealer': 'me' is not a key."),
         (f"{GOOD}[signed_since]\n'a.b' = 1", "'a.b' is not the name of a workspace."),
         (f"{GOOD}[signed_since]\nshop = true", "'shop' should be a valid integer."),
+        (_rp("127.0.0.1", "http://127.0.0.1"), "browsers make no passkey for an address such as"),
+        (_rp("[::1]", "http://[::1]"), "browsers make no passkey for an address such as [::1]"),
+        (_rp("A.example", "https://a.example"), "'A.example' is not a domain name such as"),
+        (f'{GOOD}rp = "a.example"', "write both, or none."),
+        (f'{GOOD}origins = ["https://a.example"]', "write both, or none."),
+        (_rp("a.example", "https://b.example"), "is neither a.example nor below it"),
+        (_rp("a.example", "https://ba.example"), "is neither a.example nor below it"),
+        (_rp("a.example", "http://a.example"), "http://a.example is without TLS"),
+        (_rp("a.example", "https://a.example/"), "'https://a.example/' is not an origin"),
+        (_rp("a.example", "https://a.example:443"), "is not an origin"),
+        (_rp("a.example", "https://A.example"), "is not an origin"),
+        (_rp("a.example", "https://u@a.example"), "is not an origin"),
     ],
 )
 def test_a_mistake_is_named_with_its_line(tmp_path, text, says):

@@ -12,8 +12,8 @@ import pytest
 from long import sampled
 from msgspec.structs import replace
 from odd_votes import voted_oddly
-from sealed_site import Sealed, approved
-from shop import FIRST, SECOND
+from sealed_site import Sealed, approved, with_passkeys
+from shop import FIRST, SECOND, THIRD
 from signed_site import ASK
 
 from ayes.interfaces.cli.receipts import verify_receipt
@@ -24,17 +24,19 @@ from ayes.ledger.seal import (
     MerkleTree,
     Proofs,
     SignerKey,
+    VerifierKey,
     WitnessPolicy,
     leaf_hash,
     tile_path,
 )
+from ayes.ledger.signing import key_id
 from ayes.ledger.trust import Trust
 from ayes.ops.sealing.receipts import _SPENT, judged, make
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadFile, BadInput
-from ayes.schemas.slots import CallRef, person_slot
+from ayes.schemas.slots import CallRef, key_slot, person_slot
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -324,3 +326,45 @@ async def test_no_receipt_is_made_that_does_not_hold(site: Sealed):
     tile.write_bytes(before)
     with pytest.raises(BadFile, match="it is not signed with the key"):
         await make(site.ledger, FIRST, site.files, SignerKey(key.public.name, bytes([1] * 32)))
+
+
+async def test_a_receipt_proves_votes_with_passkeys(tmp_path: Path):
+    """One whose counter fell does not count there either; and of other calls it has the vote that
+    shows this, and nothing else.
+    """
+    site = await with_passkeys(tmp_path)
+    key, whys = await site.seal(), {}
+    for ref in FIRST, SECOND, THIRD:
+        found = await site.receipt(ref)
+        shown = await judged(Receipt.parse(found.text()), key.public, site.trust)
+        assert shown.unproved == ""
+        whys[ref] = [one.why_void for one in shown.votes]
+        others = [one.subject for one in found.facts if ".vote." in one.subject]
+        own = [one for one in others if f".{ref.call}." in one]
+        assert [*{*others} - {*own}] == ([SECOND.vote("ana").subject] if ref == THIRD else [])
+        assert len(found.text()) < 20_000
+    assert whys[FIRST] == whys[SECOND] == [""]
+    assert whys[THIRD][0].startswith("the counter of its passkey was as high before")
+    assert whys[THIRD][1].startswith("it is not signed with a key of its voter")
+    elsewhere = Trust.model_validate(
+        site.trust.model_dump() | {"origins": ["https://ayes.example"]}
+    )
+    shown = await judged(await site.receipt(), key.public, elsewhere)
+    assert shown.unproved == "the votes that count do not approve this"
+
+
+async def test_a_receipt_has_whoever_added_a_key_before(tmp_path: Path):
+    """A key is the first one's who adds it, also if that person has no part in the call."""
+    site = Sealed(tmp_path)
+    await site.begin(signed_since={"shop": 1})
+    key, log = SignerKey(f"ana/{await site.log.identity()}", bytes([7] * 32)), site.trust.log
+    added = e.KeyAdded(key=str(VerifierKey(f"cy/{log}", key.public.public)))
+    await site.ledger.append(key_slot("cy", key_id(key.public), "added"), added)
+    await site.add(key, "ana")
+    site.keys["ana"] = key
+    async with site.gates():
+        await site.ask()
+        await site.ledger.append(FIRST.vote("ana"), await site.vote_of("ana"))
+    sealer = await site.seal()
+    [vote] = (await judged(await site.receipt(), sealer.public, site.trust)).votes
+    assert vote.why_void.startswith("it is not signed with a key of its voter")

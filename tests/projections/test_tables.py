@@ -122,6 +122,7 @@ LEFT = {
     "LoginAdded.key": "of programs, not of calls; in the payload",
     "LoginAdded.workspaces": "of programs, not of calls; in the payload",
     "KeyAdded.key": "of people, not of calls; in the payload",
+    "KeyAdded.credential": "of people, not of calls; in the payload",
     "KeyConfirmed.signatures": "of people, not of calls; in the payload",
     "PersonAdded.workspaces": "of people, not of calls; in the payload",
     "WorkspacesSet.workspaces": "of people, not of calls; in the payload",

@@ -2,17 +2,22 @@
 
 from pathlib import Path
 
-from shop import FIRST, SECOND
-from signed_site import ASK, Site
+from authenticator import Authenticator
+from msgspec.structs import replace
+from shop import FIRST, SECOND, THIRD
+from signed_site import ASK, DESK, Site
 
+from ayes.ledger.clients.reviewers import Ballot
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.receipts import Receipt
 from ayes.ledger.seal import Checkpoint, MerkleTree, SignerKey, leaf_hash
+from ayes.ledger.signing import key_digest, key_id, signed
 from ayes.ops.sealing.files import SealFiles
 from ayes.ops.sealing.receipts import make
 from ayes.schemas import events as e
-from ayes.schemas.slots import CallRef
+from ayes.schemas.slots import CallRef, key_slot
 
 
 class Sealed(Site):
@@ -51,4 +56,43 @@ async def approved(path: Path) -> Sealed:
         for name in "ana", "ben", "cy":
             await site.at(name).reviewer(name).approve(FIRST, reason="as agreed")
         await site.decided(e.Approved)
+    return site
+
+
+PAGES = {"rp": "ayes.example", "origins": ["https://sign.ayes.example"]}
+
+
+async def with_passkeys(path: Path) -> Sealed:
+    """A site where ana has voted on three calls with a passkey, whose counter fell in the third."""
+    site = Sealed(path)
+    await site.begin(signed_since={"shop": 1}, **PAGES)
+    log = await site.log.identity()
+    device = Authenticator(PAGES["rp"], name=f"ana/{log}")
+    added = e.KeyAdded(key=str(device.public))
+    key = key_id(device.public)
+    await site.ledger.append(key_slot("ana", key, "added"), added)
+    said = e.KeyConfirmed(signatures=(signed(DESK, key_digest(log, "ana", device.public)),))
+    await site.ledger.append(key_slot("ana", key, "confirmed"), said)
+    # Ben has added it too, and the desk has not looked: a key is one person's.
+    twin = replace(device.public, name=f"ben/{log}")
+    await site.ledger.append(key_slot("ben", key, "added"), e.KeyAdded(key=str(twin)))
+    said = e.KeyConfirmed(signatures=(signed(DESK, key_digest(log, "ben", twin)),))
+    await site.ledger.append(key_slot("ben", key, "confirmed"), said)
+    reader = Ledger(site.log, e.Author(kind="reviewer", name="ana"))
+    reader.trust = site.trust
+    async with site.gates():
+        for ref, count in (FIRST, 3), (SECOND, 8), (THIRD, 5):
+            await site.ask(ref)
+            asked = await reader.reviewer("ana").to_sign(ref, Ballot("approve", reason=str(ref)))
+            assert asked
+            device.count = count - 1
+            text = device.text(asked.digest, asked.until, PAGES["origins"][0])
+            vote = replace(asked.vote, signature=text)
+            await site.ledger.append(ref.vote("ana"), vote)
+            if ref != THIRD:
+                await site.decided(e.Approved, ref)
+        # The gate has seen it, too.
+        call = await site.ledger.call(THIRD)
+        forged = e.Voted(verdict="approve", digest=call.digest, signature=text)
+        await site.ledger.append(THIRD.vote("ben"), forged)
     return site

@@ -22,6 +22,9 @@ export interface Trust {
   /** Those that say together whose a person's key is, and how many are needed: by default all. */
   readonly roots?: readonly string[];
   readonly rootsNeeded?: number;
+  /** The domain of people's passkeys, and the origins of the pages on which they sign. */
+  readonly rp?: string;
+  readonly origins?: readonly string[];
 }
 
 /** A fact of the log; its time in nanoseconds since 1970. */
@@ -95,9 +98,11 @@ export async function check(bytes: Uint8Array, trust: Trust): Promise<Shown> {
 interface Roots {
   readonly keys: ReadonlyMap<string, Verifier>;
   readonly needed: number;
+  readonly rp: string;
+  readonly origins: readonly string[];
 }
 
-async function rootsOf({ roots = [], rootsNeeded }: Trust): Promise<Roots> {
+async function rootsOf({ roots = [], rootsNeeded, rp = "", origins = [] }: Trust): Promise<Roots> {
   const keys = new Map<string, Verifier>();
   for (const one of await Promise.all(roots.map((text) => verifier(text))))
     keys.set(await keyId(one.raw), one);
@@ -105,7 +110,7 @@ async function rootsOf({ roots = [], rootsNeeded }: Trust): Promise<Roots> {
   const isCount = Number.isSafeInteger(needed) && needed >= 1;
   must(isCount, "how many keys are needed is not a whole number from 1 on");
   must(rootsNeeded === undefined || needed <= keys.size, "more keys are needed than are given");
-  return { keys, needed };
+  return { keys, needed, rp, origins };
 }
 
 interface Receipt {
@@ -452,7 +457,29 @@ async function unproved(
   const left = BigInt(signature.until) * 1_000_000_000n - BigInt(fact.time);
   if (left < 0n || left > 300_000_000_000n) return "its signature was too old, or too young";
   const digest = await voteDigest(person, vote, signature.until, context);
-  return (await verifies(key.raw, signature.raw, digest)) ? "" : "its signature is of another vote";
+  if (!key.rp)
+    return signature.raw.length === 1 && (await verifies(key.raw, signature.raw[0]!, digest))
+      ? "" : "its signature is of another vote";
+  const flaw = await flawOf(key, signature.raw, digest, context.roots.origins);
+  return flaw || ((await hasFallen(person, fact, key, signature, context))
+    ? "the counter of its passkey was as high before" : "");
+}
+
+/** Whether the counter of a vote's passkey was as high in an earlier vote of its person. */
+async function hasFallen(
+  person: string, vote: Fact, key: PersonKey, { key: id, raw }: Signature, { facts }: Context,
+): Promise<boolean> {
+  let highest = 0;
+  for (const fact of facts.filter((one) => one.seq < vote.seq)) {
+    const [, , , kind, , place, whose, ...rest] = fact.subject.split(".");
+    if (kind !== "call" || place !== "vote" || whose !== person || rest.length) continue;
+    const said = read(fact);
+    const other = said.type === "Voted" ? signatureOf(field(said, "signature", "")) : null;
+    if (other?.key === id && other.raw.length === 3 && (await isSigned(key, other.raw)))
+      highest = Math.max(highest, countOf(other.raw));
+  }
+  const count = countOf(raw);
+  return count <= highest && (count > 0 || highest > 0);
 }
 
 /** Why a person's votes count for nothing, by the last fact before this one about them. */
@@ -474,33 +501,57 @@ function aboutPerson(name: string, fact: Fact): Event {
   return kinds.includes(field(said, "type", "")) ? said : {};
 }
 
+/** A key with which a person signs; a passkey is of a domain. */
+interface PersonKey {
+  /** As its fact has it, in the one form there is. */
+  readonly text: string;
+  readonly rp: string;
+  readonly raw: Bytes;
+}
+
 /** Whose key this is, and the fact by which it was added; null if there is none. A key is of the
  * first person who adds it: with two names it would let one person vote twice.
  */
-async function keyAdded(
-  id: string, { log, facts }: Context,
-): Promise<[string, Verifier, Fact] | null> {
-  for (const fact of facts) {
+async function keyAdded(id: string, context: Context): Promise<[string, PersonKey, Fact] | null> {
+  for (const fact of context.facts) {
     const [, owner, kind, whose, ...rest] = fact.subject.split(".");
     if (owner !== "_organisation" || kind !== "_key" || rest.join(".") !== `${id}.added`) continue;
     const said = read(fact);
-    const text = said.type === "KeyAdded" ? field(said, "key", "") : "";
-    const key = await verifier(text).catch(() => null);
-    const isTheirs = key?.name === `${whose}/${log}`;
-    if (isTheirs && (await keyId(key.raw)) === id) return [whose!, key, fact];
+    const text = said.type === "KeyAdded" ? field<unknown>(said, "key", "") : "";
+    const key = typeof text === "string" ? await personKey(text, whose!, id, context) : null;
+    if (key) return [whose!, key, fact];
   }
   return null;
+}
+
+/** The key that a person adds, for this log and the domain of its pages; null if it is none. */
+async function personKey(
+  text: string, person: string, id: string, { log, roots }: Context,
+): Promise<PersonKey | null> {
+  const [mark, name, rp = "", ...spki] = text.split("+");
+  try {
+    if (mark === "webauthn") {
+      const raw = base64(spki.join("+"));
+      const isHere = name === `${person}/${log}` && rp !== "" && rp === roots.rp;
+      return isHere && isTaken(raw) && (await idOf(raw)) === id ? { text, rp, raw } : null;
+    }
+    const key = await verifier(text);
+    const isTheirs = key.name === `${person}/${log}` && (await keyId(key.raw)) === id;
+    return isTheirs ? { text, rp: "", raw: key.raw } : null;
+  } catch (problem) {
+    if (problem instanceof Refused) return null;
+    throw problem;
+  }
 }
 
 /** Whether as many roots as needed have signed that the key is this person's. Of a fact, the first
  * signature by each of them is judged.
  */
 async function isConfirmed(
-  person: string, added: Fact, key: Verifier, { log, facts, roots, gated }: Context,
+  person: string, added: Fact, key: PersonKey, { log, facts, roots, gated }: Context,
 ): Promise<boolean> {
   const place = `${added.subject.slice(0, -".added".length)}.confirmed`;
-  const text = `${key.name}+${key.id}+${encoded(join([ED25519], key.raw))}`;
-  const digest = await signable("ayes key 1", [log, person, text]);
+  const digest = await signable("ayes key 1", [log, person, key.text]);
   const by = new Set<string>();
   for (const fact of facts.filter((one) => one.seq > added.seq && one.seq < gated.seq)) {
     const said = `${fact.subject}.`.startsWith(`${place}.`) ? read(fact) : {};
@@ -511,8 +562,8 @@ async function isConfirmed(
     for (const one of areTexts ? texts.map(signatureOf) : [])
       if (one?.until === "0" && !first.has(one.key)) first.set(one.key, one);
     for (const [id, { raw }] of first) {
-      const root = by.has(id) ? undefined : roots.keys.get(id);
-      if (root && (await verifies(root.raw, raw, digest))) by.add(id);
+      const root = by.has(id) || raw.length > 1 ? undefined : roots.keys.get(id);
+      if (root && (await verifies(root.raw, raw[0]!, digest))) by.add(id);
     }
   }
   return by.size >= roots.needed;
@@ -597,27 +648,131 @@ function subject(call: string): string {
 interface Signature {
   readonly key: string;
   readonly until: string;
-  readonly raw: Bytes;
+  /** The signature; of a passkey authenticatorData, clientDataJSON and signature. */
+  readonly raw: readonly Bytes[];
 }
 
-/** A signature that is written as `ed25519.1.<key>.<until>.<signature>`. */
-function signatureOf(text: string): Signature | null {
-  const form = /^ed25519\.1\.([0-9a-f]{16})\.(0|[1-9][0-9]{0,11})\.([A-Za-z0-9_-]{86})$/;
-  const found = typeof text === "string" && form.exec(text);
+/** A signature as ledger/signing.py writes it, with Ed25519 or a passkey. */
+export function signatureOf(text: string): Signature | null {
+  const head = /^(ed25519|webauthn)\.1\.([0-9a-f]{16})\.(0|[1-9][0-9]{0,11})\.([A-Za-z0-9_.-]+)$/;
+  const found = typeof text === "string" && head.exec(text);
   if (!found) return null;
-  const [, key, until, signed] = found as unknown as [string, string, string, string];
+  const [, kind, key, until, rest] = found as unknown as [string, string, string, string, string];
+  const parts = rest.split(".");
+  const most = kind === "webauthn" ? [1400, 2800, 110] : [86];
+  const isWhole = parts.length === most.length && parts.every((one, at) =>
+    one.length > 0 && one.length <= most[at]!) && (kind === "webauthn" || rest.length === 86);
+  if (!isWhole) return null;
   try {
-    return { key, until, raw: base64(`${signed.replaceAll("-", "+").replaceAll("_", "/")}==`) };
+    return { key, until, raw: parts.map(base64url) };
   } catch {
     return null;
   }
 }
 
+/** The bytes of a text in base64url without padding that is written in the one way there is. */
+function base64url(text: string): Bytes {
+  const padding = "=".repeat((4 - (text.length % 4)) % 4);
+  return base64(text.replaceAll("-", "+").replaceAll("_", "/") + padding);
+}
+
+// --------------------------------------------------------------------- passkeys (W3C WebAuthn)
+
+/** What stands before a key in its SubjectPublicKeyInfo: of Ed25519, and of P-256. */
+const [SPKI_ED25519, SPKI_P256] = [
+  "302a300506032b6570032100", "3059301306072a8648ce3d020106082a8648ce3d03010703420004",
+];
+
+/** Whether it is a key of a kind that is taken, in its one encoding. */
+function isTaken(spki: Bytes): boolean {
+  const text = hex(spki);
+  return text.startsWith(SPKI_ED25519!) ? isSound(spki.slice(12))
+    : text.startsWith(SPKI_P256!) && spki.length === 91;
+}
+
+/** Why a passkey has not signed a challenge on one of these pages; empty if it has. */
+export async function flawOf(
+  key: { readonly rp: string; readonly raw: Bytes }, raw: readonly Bytes[], challenge: Bytes,
+  origins: readonly string[],
+): Promise<string> {
+  const [data, client] = raw;
+  const said = raw.length === 3 && data!.length >= 37 ? members(client!) : null;
+  if (!said) return "it is not what a browser signs";
+  if (said.get("type") !== '"webauthn.get"') return "it was made for something else than to sign";
+  const wanted = encoded(challenge).replaceAll("+", "-").replaceAll("/", "_").replaceAll("=", "");
+  if (said.get("challenge") !== `"${wanted}"`) return "its signature is of another vote";
+  if (!origins.some((one) => said.get("origin") === `"${one}"`))
+    return "it was made on a page that is not trusted";
+  if ((said.get("crossOrigin") ?? "false") !== "false" || said.has("topOrigin"))
+    return "the page was in a frame of another one";
+  if (hex(data!.slice(0, 32)) !== hex(await sha256(utf8(key.rp))))
+    return "the key was used for another domain";
+  if ((data![32]! & 5) !== 5) return "the device did not ask who its person is";
+  return (await isSigned(key, raw)) ? "" : "another key has signed it";
+}
+
+const countOf = ([data]: readonly Bytes[]) => Number(number(data!.slice(33, 37)));
+
+/** The members of `clientDataJSON`, each once, as they are written; null if browsers do not so. */
+function members(client: Bytes): Map<string, string> | null {
+  const one = String.raw`"([A-Za-z0-9_]+)":("[^"\\\x00-\x1f]*"|true|false)`;
+  let text: string;
+  try {
+    text = decoded(client);
+  } catch {
+    return null;
+  }
+  if (!new RegExp(`^\\{(?:${one})(?:,(?:${one}))*\\}$`, "u").test(text)) return null;
+  const pairs = [...text.matchAll(new RegExp(one, "gu"))].map(([, name, value]) =>
+    [name!, value!] as const);
+  const found = new Map(pairs);
+  return found.size === pairs.length ? found : null;
+}
+
+/** Whether this passkey has signed it, whatever it is about. */
+async function isSigned(
+  { raw: spki }: { readonly raw: Bytes }, [data, client, signature]: readonly Bytes[],
+): Promise<boolean> {
+  const signed = join(data!, await sha256(client!));
+  if (hex(spki).startsWith(SPKI_ED25519!)) return verifies(spki.slice(12), signature!, signed);
+  const raw = plainSignature(signature!);
+  if (!raw) return false;
+  const kind = { name: "ECDSA", namedCurve: "P-256", hash: "SHA-256" };
+  let key: CryptoKey;
+  try {
+    key = await crypto.subtle.importKey("spki", spki, kind, false, ["verify"]);
+  } catch {
+    return false;
+  }
+  return crypto.subtle.verify(kind, key, raw, signed);
+}
+
+/** A signature of P-256 as WebCrypto has it, out of DER in its one form; null if it is another. */
+function plainSignature(der: Bytes): Bytes | null {
+  const whole = new Uint8Array(64);
+  if (der[0] !== 0x30 || der[1] !== der.length - 2 || der.length > 72) return null;
+  let at = 2;
+  for (const end of [32, 64]) {
+    const length = der[at + 1] ?? 0;
+    const value = der.slice(at + 2, at + 2 + length);
+    const [first = 0x80, second = 0x80] = value;
+    const isLeast = first < 0x80 && !(first === 0 && value.length > 1 && second < 0x80);
+    if (der[at] !== 0x02 || value.length !== length || length === 0 || !isLeast) return null;
+    const bare = first === 0 ? value.slice(1) : value;
+    if (bare.length > 32) return null;
+    whole.set(bare, end - bare.length);
+    at += 2 + length;
+  }
+  return at === der.length ? whole : null;
+}
+
 /** The id of a person's key: of the SHA-256 of its SubjectPublicKeyInfo (RFC 8410). */
 async function keyId(key: Bytes): Promise<string> {
   const head = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
-  return hex(await sha256(join(head, key))).slice(0, 16);
+  return idOf(join(head, key));
 }
+
+const idOf = async (spki: Bytes) => hex(await sha256(spki)).slice(0, 16);
 
 /** The SHA-256 of a purpose and fields, each with its length. */
 function signable(purpose: string, fields: readonly string[]): Promise<Bytes> {

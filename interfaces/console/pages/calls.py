@@ -36,6 +36,7 @@ from ayes.interfaces.console.display import fields
 from ayes.interfaces.console.display.people import seats, still_to_vote
 from ayes.interfaces.console.display.timeline import result_of, timeline
 from ayes.interfaces.console.pages.forms import Typed, to, with_line_feeds
+from ayes.interfaces.console.pages.passkeys import to_be_signed
 from ayes.interfaces.console.pages.waiting import listed, saved_views
 from ayes.interfaces.console.rendering import is_fragment, page
 from ayes.projections.display import raw_json
@@ -196,6 +197,8 @@ class VoteForm(BaseModel):
     halt: bool = False
     #: The tool's name.
     typed: str = ""
+    #: Made with a passkey, where only signed votes count.
+    signature: str = ""
 
     @property
     def vote(self) -> NewVote:
@@ -205,10 +208,16 @@ class VoteForm(BaseModel):
 
 @router.post("/calls/{workspace}/{thread}/{call}/vote")
 async def vote(ref: Named, form: Annotated[VoteForm, Form()], visit: Reviewing) -> Response:
-    """Vote. The same form sent again is the same vote."""
+    """Vote. The same form sent again is the same vote. Where only signed votes count, and the
+    visitor has a passkey, they sign it in a step of its own.
+    """
     cast = form.vote
     typed = form.model_dump() | {"arguments": cast.arguments or ""}
     try:
+        if (asked := await votes.to_sign(ref, cast, visit)) is not None:
+            record, step = await calls.record(ref, visit), await to_be_signed(visit, asked)
+            fields = form.model_dump() | {"is_error": form.is_error or "", "halt": form.halt or ""}
+            return _rendered(visit, "call_sign", record=record, typed=fields, **step)
         await votes.vote(ref, cast, visit)
     except ApprovalsError as problem:
         if not isinstance(problem, Refused) or not await has_cast(visit, ref, cast):

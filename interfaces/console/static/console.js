@@ -163,6 +163,7 @@ const PRESSED = ".htmx-request, [data-sent], [data-key]:hover, form button:hover
 function enhance(within) {
   showTimes(within);
   restoreDrafts(within);
+  offerPasskeys(within);
   const call = within.matches?.("article.call") ? within : find("article.call", within);
   if (!call) return;
   startUndoing();
@@ -985,6 +986,12 @@ document.body.addEventListener("ayes:voted", ({ detail }) => voted(detail));
 document.body.addEventListener("ayes:snoozed", ({ detail }) => snoozed(detail));
 document.body.addEventListener("ayes:taken", ({ detail }) =>
   dropDrafts(`draft:${visitor}:${detail.path}:`));
+
+// Votes that a passkey signs, and passkeys that are made (passkeys.js).
+function offerPasskeys(part) {
+  if (!find("[data-passkey]", part)) return;
+  import(document.body.dataset.passkeysJs).then(({ offer }) => offer(part), () => unanswered("Try again."));
+}
 
 navigator.serviceWorker?.register("/service-worker.js");
 if (window.Notification?.permission === "granted") import(document.body.dataset.pushJs);

@@ -149,3 +149,25 @@ def test_the_trust_file_of_a_store_is_not_of_a_broker_elsewhere(tmp_path, monkey
 def refuses(store: Path, *words: object) -> None:
     refused = approvals(*words, store=store)
     assert (refused.code, "the trust file is of the log 0000" in refused.err) == (2, True)
+
+
+def test_the_sign_page_is_of_one_console_log_and_domain(tmp_path):
+    """It is written whole, with what the trust file says, and needs no broker."""
+    store, page = tmp_path / "store", tmp_path / "sign.html"
+    store.mkdir()
+    (store / "ayes.toml").write_text("[trust]\n")
+    log, root = "4f6b8c1de2f04a7c9d3e5b6a7c8d9e0f", SignerKey("board").public
+    trust = store / "ayes-trust.toml"
+    trust.write_text(f'log = "{log}"\nroots = ["{root}"]\n')
+    words = ("trust", "page", page, "--console", "https://ayes.example.com")
+    refused = approvals(*words, store=store)
+    assert "the page needs rp and origins of the trust file" in refused.err
+    origins = 'rp = "example.com"\norigins = ["https://sign.example.com"]\n'
+    trust.write_text(trust.read_text() + origins)
+    refused = approvals(*words[:-1], "https://ayes.example.com/path", store=store)
+    assert "is not where people open a console" in refused.err
+    assert not page.exists()
+    data(*words, store=store)
+    text = page.read_text()
+    for name, value in ("console", "https://ayes.example.com"), ("log", log), ("rp", "example.com"):
+        assert f'<meta name="ayes-{name}" content="{value}">' in text

@@ -47,6 +47,7 @@ SOON, LATER = ((datetime.now(UTC) + timedelta(days=one)).isoformat() for one in 
 BODIES = {
     "POST /devices": {"endpoint": "https://push.example/1"},
     "POST /devices/{id_}/remove": {},
+    "POST /passkeys": {"made": "{}"},
     "POST /views": {"name": "v9", "q": "", "workspace": "{workspace}"},
     "POST /views/remove": {"name": "v1", "author": "zoe"},
     "PUT /api/v1/views": {"name": "v9", "workspace": "{workspace}"},

@@ -16,6 +16,8 @@ OTHERS = {
     "old version": "/policy/shop?version=1",
     "workspaces": "/policy",
     "parked": "/operations/parked/1",
+    "signing keys": "/passkeys",
+    "signed": "/signed",
     "ended link": "/open/" + "A" * 43,
     "no such page": "/nowhere",
     "used sign-in link": "/sign-in?code=used",

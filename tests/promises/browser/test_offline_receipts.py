@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest_asyncio
 from odd_votes import BOARD, voted_oddly
+from passkey_vectors import ORIGIN, WANTED, vectors
 from paths import ROOT
 from playwright.async_api import Browser, Page, expect
-from sealed_site import Sealed, approved
-from shop import FIRST, SECOND
+from sealed_site import PAGES, Sealed, approved, with_passkeys
+from shop import FIRST, SECOND, THIRD
 from signed_site import DESK
 
 from ayes.ledger.clients.reviewers import Ballot
@@ -122,3 +123,51 @@ async def test_the_page_asks_for_witnesses(page: Page, site: Sealed):
     await page.get_by_label("Public keys of witnesses").fill(str(site.keys["ben"].public))
     assert (await shown(page, (await site.receipt()).text())).startswith("Refused.")
     assert str(FIRST) not in await page.locator("#result").inner_text()
+
+
+async def test_the_page_proves_votes_with_passkeys(page: Page, tmp_path: Path):
+    """On the pages that its reader trusts; a counter that fell is said."""
+    folder = tmp_path / "passkeys"
+    folder.mkdir()
+    site = await with_passkeys(folder)
+    await page.get_by_label("The public key of the log").fill(str((await site.seal()).public))
+    said = await shown(page, (await site.receipt()).text())
+    assert "NOT PROVED: its key is not among the facts" in said
+    await page.get_by_label("The domain of people's passkeys").fill(PAGES["rp"])
+    await page.get_by_label("The origins of the pages").fill(PAGES["origins"][0])
+    said = await shown(page, (await site.receipt()).text())
+    assert "1 person has signed a yes" in said
+    assert "NOT PROVED" not in said
+    said = await shown(page, (await site.receipt(THIRD)).text())
+    assert "NOT PROVED: the counter of its passkey was as high before" in said
+    assert "NOT PROVED: its key is that of ana" in said
+    assert "0 people have signed a yes" in said
+
+
+async def test_the_page_judges_passkeys_as_python_does(browser: Browser):
+    """The vectors that all our programs judge, by the script of the page."""
+    context = await browser.new_context(offline=True, bypass_csp=True)
+    page = await context.new_page()
+    await page.goto(PAGE.as_uri())
+    script = PAGE.read_text().partition('<script type="module">')[2].partition("const at = (id)")[0]
+    found = await page.evaluate(
+        """async ([script, vectors, wanted, origins]) => {
+            const url = URL.createObjectURL(new Blob(
+                [`${script}; export { flawOf, signatureOf };`], { type: "text/javascript" }));
+            const { flawOf, signatureOf } = await import(url);
+            const wrong = [];
+            for (const { name, key, signature, taken } of vectors) {
+                const [, , rp, ...spki] = key.split("+");
+                const raw = Uint8Array.from(atob(spki.join("+")), (one) => one.charCodeAt(0));
+                const said = signatureOf(signature);
+                const challenge = Uint8Array.from(wanted);
+                const isTaken = said !== null
+                    && (await flawOf({ rp, raw }, said.raw, challenge, origins)) === "";
+                if (isTaken !== taken) wrong.push(name);
+            }
+            return wrong;
+        }""",
+        [script, vectors(), [*WANTED], [ORIGIN]],
+    )
+    await context.close()
+    assert found == []

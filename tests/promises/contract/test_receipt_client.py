@@ -12,8 +12,9 @@ import pytest
 from msgspec.structs import replace
 from odd_votes import BOARD, voted_oddly
 from other_notes import other_notes
+from passkey_vectors import FILE
 from paths import ROOT
-from sealed_site import Sealed, approved
+from sealed_site import PAGES, Sealed, approved, with_passkeys
 from shop import FIRST, SECOND, THIRD
 from signed_site import DESK
 
@@ -187,3 +188,28 @@ async def test_a_receipt_that_could_be_read_in_two_ways_is_refused(reader: Reade
         assert isinstance(why, str), name
     more = replace(found, checkpoint=f"{found.checkpoint}\N{EM DASH} w AAAAAAA=\n")
     assert await reader.checks(more) == [dict.fromkeys(("ana", "ben", "cy"), "")]
+
+
+async def test_the_client_judges_passkeys_as_python_does():
+    """The same vectors, and no bit of them can be another."""
+    command = [npm.node(), TESTS / "passkey.cases.ts", FILE]
+    done = await asyncio.to_thread(
+        subprocess.run, command, capture_output=True, text=True, check=True
+    )
+    assert json.loads(done.stdout) == []
+
+
+async def test_the_client_proves_votes_with_passkeys(tmp_path: Path):
+    """On the pages that its reader trusts, and as the gate does: a key is one person's, and its
+    counter rises.
+    """
+    reader = Reader(await with_passkeys(tmp_path), tmp_path)
+    receipts_of = [await reader.site.receipt(ref) for ref in (FIRST, SECOND, THIRD)]
+    found = await reader.checks(*receipts_of, **PAGES)
+    fell = "the counter of its passkey was as high before"
+    twice = "its key is that of ana"
+    assert found == [{"ana": ""}, {"ana": ""}, {"ana": fell, "ben": twice}]
+    elsewhere = {"rp": PAGES["rp"], "origins": ["https://ayes.example"]}
+    other = "it was made on a page that is not trusted"
+    assert await reader.checks(receipts_of[0], **elsewhere) == [{"ana": other}]
+    assert await reader.checks(receipts_of[0]) == [{"ana": "its key is not among the facts"}]
