@@ -324,6 +324,20 @@ async def test_the_amount_is_that_of_the_arguments_that_run(shop, then, edited, 
     assert [one.amount for one in await series(shop)] == left
 
 
+@pytest.mark.parametrize(("edited", "kind"), [(60, e.Approved), (100.5, e.Denied)])
+async def test_an_edit_that_lowers_the_amount_may_exceed_as_the_question_did(
+    shop: Shop, edited: float, kind: type
+):
+    """People were shown more than what runs now."""
+    async with shop.at_work(budget(150, "ask") + rule("money", "ask", "editor_counts = true")):
+        await shop.ask()
+        await shop.ledger.reviewer("ana").approve(FIRST)
+        await shop.decided(e.Approved)
+        await shop.ask(SECOND)
+        await shop.ledger.reviewer("ana").approve(SECOND, arguments=money(edited))
+        await shop.decided(kind, SECOND)
+
+
 @pytest.mark.parametrize(("edited", "kind"), [(150, e.Approved), (151, e.Denied)])
 async def test_an_edit_may_say_the_amount_that_was_not_known(shop: Shop, edited: int, kind: type):
     """People see that nobody knows it, and let it run with one: it must fit (I2)."""

@@ -18,7 +18,7 @@ from running import working
 from stories import DECISIONS, EDIT, REF, START, Story, approval, life, request
 
 from ayes.consumers import executor
-from ayes.consumers.effects import Append, Effect, HandOn, Perform
+from ayes.consumers.effects import Append, Effect, HandedOn, HandOn, Perform
 from ayes.consumers.executor import (
     HAND_ON_AFTER_S,
     HAND_ON_FOR_S,
@@ -42,7 +42,7 @@ from ayes.schemas import events as e
 from ayes.schemas.codec import MAX_BYTES, Fact, encode
 from ayes.schemas.content import attached
 from ayes.schemas.digest import call_digest
-from ayes.schemas.slots import Slot, ThreadRef
+from ayes.schemas.slots import Slot, StopRef, ThreadRef
 from ayes.schemas.tools import ToolSpec, declaration
 
 CALL = REF.wish(1, 0)
@@ -488,6 +488,35 @@ async def test_an_executor_that_is_not_shown_a_revocation_starts_nothing():
         [ended] = await until.recorded(ledger, CALL.finished.subject)
     assert isinstance(ended.event, e.ToolRefused)
     assert (log.omits, ran, (await ledger.call(CALL)).void) == (0, [], ())
+
+
+@pytest.mark.parametrize("why", ["too late", "stopped"])
+async def test_a_second_claim_that_does_not_count_runs_nothing(why: str):
+    """The first start died, and before the next one the approval's time was over, or somebody had
+    stopped the workspace. An earlier start of the call is no leave to run it (I1, I6).
+    """
+    ran: list[str] = []
+    tool = Registered(REPEATABLE.spec, lambda **_: ran.append("x"))
+    now = [START]
+    log = Memory(now=lambda: now[0])
+    ledger = Ledger(log, e.Author(kind="executor", name="tests"))
+    for slot, event in [*STARTED_REPEATABLE, *claims(1, REPEATABLE)]:
+        valid = isinstance(event, e.Approved)
+        await ledger.append(slot, replace(event, valid_for_s=4.0) if valid else event)
+    if why == "stopped":
+        await ledger.append(StopRef(CALL.workspace, "ana", "s1").given, e.Stopped(reason="wait"))
+    else:
+        now[0] = START + timedelta(seconds=5)
+    [_, (slot, second)] = claims(2, REPEATABLE)
+    await ledger.append(slot, second)
+    work = ClaimedRun(CALL, "refund", WISH.arguments, 2)
+    executing = Executor({"refund": tool}).execute(ledger, work)
+    if why == "stopped":
+        with pytest.raises(HandedOn):
+            await executing
+    else:
+        assert await executing == doubt(1)
+    assert ran == []
 
 
 async def recorded(facts: Sequence[tuple[Slot, e.AnyEvent]]) -> Ledger:

@@ -108,6 +108,8 @@ PASTS = [
     ("expired is no no", "same_asked_expired now", (1, 1, None, 0)),
     ("denied, and once approved since", "same_asked_people same_asked_approved now",
      (2, 2, None, 0)),
+    ("denied, and another call approved since", "same_asked_people other_asked_approved now",
+     (2, 2, "c0", 0)),
     ("approved, and denied since", "same_asked_approved same_asked_people now", (2, 2, "c1", 0)),
     ("denied, and allowed by the policy since", "same_asked_people same_allowed now",
      (2, 1, "c0", 1)),

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from contextlib import AbstractAsyncContextManager
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import pytest
@@ -16,10 +16,13 @@ from ayes.consumers.executor import Executor
 from ayes.consumers.model import ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.tools import Registered
 from ayes.consumers.worker import Worker
+from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
+from ayes.ledger.stops import Stop
 from ayes.ledger.subscriptions import DURABLES
 from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
 from ayes.schemas.errors import AlreadyFilled, BadInput, NotAllowed, NotOpen
 from ayes.schemas.slots import ORGANISATION, GrantRef, StopRef, ThreadRef, person_slot
 from ayes.schemas.tools import ToolSpec
@@ -27,6 +30,7 @@ from ayes.schemas.tools import ToolSpec
 # What is tested here is the workers'; what it rests on is the contract of the log, in test_log.py.
 pytestmark = IN_MEMORY_FIRST
 STOP = StopRef("shop", "ana", "s1")
+START = datetime(2026, 3, 2, 9, 30, tzinfo=UTC)
 FREE, ASK = rule("free", "allow"), rule("money", "ask", 'voters = ["ana", "ben"]')
 SPEC = ToolSpec(name="refund", schema=SCHEMA, run_by="executor")
 
@@ -314,3 +318,21 @@ async def test_the_same_stop_is_safe_to_repeat(shop):
 def test_what_waits_is_not_given_up_for_days(durable):
     """Each delivery that is handed on counts, and comes again each minute at most."""
     assert DURABLES[durable].max_deliveries * holding._AGAIN_S > 3 * 86_400
+
+
+def test_a_deadline_that_has_passed_brings_no_look_at_once():
+    """A call that its votes approve while it is stopped is judged again after a while, and not over
+    and over because it was due.
+    """
+    ref, now = ThreadRef("shop", "t1").call("c1"), START + timedelta(hours=1)
+    asking = e.ApprovalRequested(
+        digest="d", rule="r", policy_version=1, expires_in_s=60.0, on_timeout="deny"
+    )
+    call = Call(ref, gated=Fact(1, START, ref.gated, asking))
+    stop = Stop(STOP, Fact(2, START + timedelta(seconds=30), STOP.given, e.Stopped(reason="x")))
+    assert call.due
+    assert call.due < now
+    assert gate._looked_at(call, stop, now) == now + timedelta(seconds=30)
+    early = START + timedelta(seconds=50)
+    assert gate._looked_at(call, stop, early) == early + timedelta(seconds=5)
+    assert gate._looked_at(call, stop, call.due - timedelta(seconds=1)) == call.due

@@ -263,6 +263,17 @@ def test_a_call_that_was_started_does_not_lapse():
         assert [void.why for void in call.void] == ["the approval had lapsed before it"]
 
 
+def test_what_is_not_approved_any_more_does_not_lapse():
+    """The first end of an approval is its end, and a call that was denied has none."""
+    back, lapse = EXAMPLES[e.Revoked], EXAMPLES[e.Lapsed]
+    call = told(*life(CALL, WISH, "approved"), back, lapse)
+    assert call.status is Status.REVOKED
+    assert [void.why for void in call.void] == ["the approval was revoked before it"]
+    call = told(*life(CALL, WISH, "denied")[:-1], lapse)
+    assert call.status is Status.DENIED
+    assert [void.why for void in call.void] == ["the call was not approved, but denied"]
+
+
 @pytest.mark.parametrize(
     ("seconds", "status"),
     [(0.5, Status.APPROVED), (1, Status.APPROVED), (1.5, Status.RUNNING), (None, Status.RUNNING)],
