@@ -182,8 +182,7 @@ async def evidence(ledger: LedgerClient, ref: CallRef) -> tuple[Fact, ...]:
     assert call.requested
     if ledger.trust is not None:
         read = sorted(seen.facts.values(), key=lambda one: one.seq)
-        judged = ledger.judged_keys(read, ledger.trust)
-        fell = await ledger.fallen(call, judged)
+        fell = await ledger.fallen(call, ledger.judged_keys(read, ledger.trust))
         seen.facts |= {fell[one.seq].seq: fell[one.seq] for one in call.votes if one.seq in fell}
     in_force = await ledger.policies(ref.workspace, before=call.requested.seq)
     versions = {
