@@ -211,19 +211,16 @@ def _revoked(key: PersonKey, fact: Fact) -> PersonKey:
 
 def _confirmed(keys: Keys, key: PersonKey, fact: Fact, trust: Trust) -> PersonKey:
     """The key after a confirmation, of which the first signature by each key is judged, and none
-    by whose has confirmed it before: facts can hold any number of them.
+    by whose has confirmed it before: facts can hold any number of them. A passkey confirms nothing.
     """
     assert isinstance(fact.event, e.KeyConfirmed)
     first = dict[str, Signature]()
     for signature in map(Signature.parse, fact.event.signatures):
-        if signature is not None and not signature.until:
+        if signature is not None and isinstance(signature.raw, bytes) and not signature.until:
             first.setdefault(signature.key, signature)
     digest = key_digest(trust.log, key.person, key.public)
     # Who never had a key has lost none.
-    had = any(
-        one.person == key.person and one.id != key.id and one.confirmed is not None
-        for one in keys.each.values()
-    )
+    had = any(one.confirmed is not None for one in keys.of(key.person) if one.id != key.id)
     lost = trust.lost if had else None
     for signature in first.values():
         if key.counts_from is not None and key.counts_from <= fact.recorded_at:

@@ -28,10 +28,12 @@ from ayes.schemas.base64url import base64url
 from ayes.schemas.errors import BadInput
 
 _MARK: Final = "webauthn"
-#: What stands before the bytes of a key in its SubjectPublicKeyInfo: of Ed25519 (RFC 8410), and of
-#: an uncompressed point of P-256 (RFC 5480).
-_ED25519: Final = bytes.fromhex("302a300506032b6570032100")
-_P256: Final = bytes.fromhex("3059301306072a8648ce3d020106082a8648ce3d03010703420004")
+#: What stands before the bytes of a key in its SubjectPublicKeyInfo, and how many bytes follow:
+#: Ed25519 (RFC 8410), and an uncompressed point of P-256 (RFC 5480).
+_SPKI: Final = (
+    (bytes.fromhex("302a300506032b6570032100"), 32),
+    (bytes.fromhex("3059301306072a8648ce3d020106082a8648ce3d03010703420004"), 64),
+)
 #: Flags of `authenticatorData`: somebody was there, and the device knows that it was this person.
 _PRESENT: Final = 0x01
 _VERIFIED: Final = 0x04
@@ -93,11 +95,13 @@ class Passkey(Struct, frozen=True):
 
 
 def is_taken(spki: bytes) -> bool:
-    """Whether it is a key of a kind that is taken, in its one encoding."""
-    head, _, point = spki.partition(_ED25519)
-    if not head and point:
-        return ed25519.is_sound(point)
-    return spki.startswith(_P256) and len(spki) == len(_P256) + 64
+    """Whether it is a key of a kind that is taken, in its one encoding, and not one for which
+    anybody can sign.
+    """
+    for head, more in _SPKI:
+        if spki.startswith(head) and len(spki) == len(head) + more:
+            return head != _SPKI[0][0] or ed25519.is_sound(spki[len(head) :])
+    return False
 
 
 def flaw(key: Passkey, said: Assertion, challenge: bytes, origins: Collection[str]) -> str:

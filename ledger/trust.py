@@ -54,6 +54,10 @@ def _checked_key(text: str) -> str:
         raise ValueError(str(problem)) from None
 
 
+def _checked_sealer(text: str) -> str:
+    return text and _checked_key(text)
+
+
 def _checked_rp(rp: str) -> str:
     try:
         ip_address(rp.strip("[]"))
@@ -105,7 +109,7 @@ class Trust(TomlModel):
     #: None: only the roots and the confirmers help.
     lost: Lost | None = None
     #: The key that seals the log; empty: whoever verifies names it.
-    sealer: Annotated[str, AfterValidator(_checked_key)] = ""
+    sealer: Annotated[str, AfterValidator(_checked_sealer)] = ""
     #: By workspace, the number of the fact from which on no call runs on votes that are not signed,
     #: nor by a policy that is not.
     signed_since: dict[str, Annotated[int, Field(ge=1)]] = Field(default_factory=dict)

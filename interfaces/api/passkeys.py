@@ -12,6 +12,7 @@ from ayes.ledger.passkeys import Passkey, is_taken
 from ayes.ledger.signing import fingerprint, key_id, passkey_digest
 from ayes.ledger.trust import Trust
 from ayes.schemas import events as e
+from ayes.schemas.base64url import base64url
 from ayes.schemas.errors import AlreadyFilled, BadInput, NotOpen
 from ayes.schemas.slots import key_slot
 
@@ -88,11 +89,7 @@ def _read(made: str, person: str, trust: Trust) -> tuple[Passkey, str]:
     """The passkey, and its device's name for it."""
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
     from webauthn import verify_registration_response
-    from webauthn.helpers import (
-        bytes_to_base64url,
-        decode_credential_public_key,
-        decoded_public_key_to_cryptography,
-    )
+    from webauthn.helpers import decode_credential_public_key, decoded_public_key_to_cryptography
     from webauthn.helpers.cose import COSEAlgorithmIdentifier
     from webauthn.helpers.exceptions import WebAuthnException
 
@@ -119,4 +116,4 @@ def _read(made: str, person: str, trust: Trust) -> tuple[Passkey, str]:
     if not is_taken(spki):
         raise BadInput("the passkey is neither of P-256 nor of Ed25519. Use another device.")
     name = key_name(person, trust.log)
-    return Passkey(name, trust.rp, spki), bytes_to_base64url(found.credential_id)
+    return Passkey(name, trust.rp, spki), base64url(found.credential_id)

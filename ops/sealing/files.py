@@ -142,6 +142,7 @@ class SealFiles:
 
     def set_copied(self, facts: int) -> None:
         if self.copied() != facts:
+            self.folder.mkdir(mode=0o700, exist_ok=True)
             write_atomically(self.folder / "copied", f"{facts}\n".encode())
 
     def set_policy(self, policy: WitnessPolicy, log: VerifierKey) -> None:

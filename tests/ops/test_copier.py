@@ -99,6 +99,18 @@ def test_whole_segments_are_copied_and_give_the_log_byte_for_byte(tmp_path):
     assert not asyncio.run(copier.copy_next())
 
 
+def test_a_copier_waits_for_the_sealer(tmp_path):
+    """It may have begun first, when there is not even a folder."""
+    one = site(tmp_path, WHOLE)
+    one.files.folder.rmdir()
+    copier = one.copier()
+    asyncio.run(copier.begin())
+    assert not asyncio.run(copier.copy_next())
+    assert one.files.copied() == 0
+    one.seal()
+    assert asyncio.run(copier.copy_next())
+
+
 def test_only_what_is_sealed_is_copied(tmp_path, monkeypatch):
     one = site(tmp_path, 333)
     now(monkeypatch, 1e6)

@@ -152,6 +152,11 @@ def garbage(signature: str) -> str:
     return f"{signature.rpartition('.')[0]}.{'A' * 86}"
 
 
+def as_passkey(signature: str) -> str:
+    """What says that the same key has made it as a passkey."""
+    return f"{signature.rpartition('.')[0]}.AA.AA.AA".replace("ed25519", "webauthn")
+
+
 def other_bits(signature: str) -> str:
     """The same signature, with other bits after its last byte."""
     letters = string.ascii_uppercase + string.ascii_lowercase + string.digits + "-_"
@@ -168,6 +173,8 @@ async def voted_oddly(path: Path) -> OddVotes:
     odd: dict[str, dict[str, Any]] = {
         "honest": {"is_proved": True},
         "spare": {"is_proved": True, "confirmed": lambda text: [text, garbage(text)]},
+        "passkey-first": {"is_proved": True, "confirmed": lambda text: [as_passkey(text), text]},
+        "by-passkeys": {"confirmed": lambda text: [as_passkey(text)]},
         "by-one": {"by": (DESK,)},
         "by-one-twice": {"by": (DESK, DESK)},
         "second-signature": {"confirmed": lambda text: [garbage(text), text]},

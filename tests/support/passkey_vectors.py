@@ -6,16 +6,16 @@ Run as a program, it makes the file anew.
 import base64
 import json
 from collections.abc import Iterator
-from hashlib import sha512
+from hashlib import sha256
 from typing import Any, Final
 
 from authenticator import Authenticator
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.asymmetric.utils import (
     decode_dss_signature,
     encode_dss_signature,
 )
 from msgspec.structs import replace
+from odd_votes import SMALL_ORDER, by_anybody
 from paths import ROOT
 
 from ayes.ledger.passkeys import Assertion, Passkey
@@ -26,7 +26,6 @@ RP, ORIGIN = "ayes.example", "https://sign.ayes.example"
 WANTED: Final = bytes(range(32))
 #: The order of P-256: with a signature (r, s), (r, order - s) is one too.
 _ORDER: Final = 0xFFFFFFFF00000000FFFFFFFFFFFFFFFFBCE6FAADA7179E84F3B9CAC2FC632551
-_ORDER_25519: Final = 2**252 + 27742317777372353535851937790883648493
 
 #: Each with what is changed, and whether it is taken.
 _CHANGED: Final[dict[str, tuple[dict[str, Any], bool]]] = {
@@ -73,14 +72,11 @@ def _made() -> Iterator[dict[str, Any]]:
             changed = said._replace(signature=signature)
             yield _vector(f"{kind}, {name}", device.public, changed, is_taken)
         yield _vector(f"{kind}, of no key", Passkey("ana/0", RP, b"no key"), said, False)
-    # R = S * B, which holds for a key that is the neutral point, whatever was signed.
-    private = Ed25519PrivateKey.generate()
-    scalar = bytearray(sha512(private.private_bytes_raw()).digest()[:32])
-    scalar[0], scalar[31] = scalar[0] & 248, scalar[31] & 127 | 64
-    half = int.from_bytes(scalar, "little") % _ORDER_25519
-    forged = private.public_key().public_bytes_raw() + half.to_bytes(32, "little")
-    neutral = replace(device.public, spki=device.public.spki[:12] + bytes([1, *bytes(31)]))
-    yield _vector("of small order", neutral, said._replace(signature=forged), False)
+    for number, point in enumerate(SMALL_ORDER):
+        key = replace(device.public, spki=device.public.spki[:-32] + point)
+        signed = by_anybody(point, said.authenticator + sha256(said.client).digest())
+        changed = said._replace(signature=signed)
+        yield _vector(f"Ed25519, of small order, {number}", key, changed, False)
 
 
 def _clients(text: str) -> Iterator[tuple[str, bytes]]:
@@ -121,7 +117,15 @@ def _signatures(signature: bytes, kind: str) -> Iterator[tuple[str, bytes, bool]
 def _vector(name: str, key: Passkey, said: Assertion, is_taken: bool) -> dict[str, Any]:
     text = str(Signature(key_id(key), 1_800_000_000, said))
     parts = [base64.b64encode(one).decode() for one in said]
-    return {"name": name, "key": str(key), "signature": text, "said": parts, "taken": is_taken}
+    is_key = "of no key" not in name and "of small order" not in name
+    return {
+        "name": name,
+        "key": str(key),
+        "is_key": is_key,
+        "signature": text,
+        "said": parts,
+        "taken": is_taken,
+    }
 
 
 if __name__ == "__main__":

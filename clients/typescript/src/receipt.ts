@@ -512,36 +512,35 @@ interface PersonKey {
 /** Whose key this is, and the fact by which it was added; null if there is none. A key is of the
  * first person who adds it: with two names it would let one person vote twice.
  */
-async function keyAdded(id: string, context: Context): Promise<[string, PersonKey, Fact] | null> {
-  for (const fact of context.facts) {
+async function keyAdded(
+  id: string, { log, facts, roots }: Context,
+): Promise<[string, PersonKey, Fact] | null> {
+  for (const fact of facts) {
     const [, owner, kind, whose, ...rest] = fact.subject.split(".");
     if (owner !== "_organisation" || kind !== "_key" || rest.join(".") !== `${id}.added`) continue;
     const said = read(fact);
     const text = said.type === "KeyAdded" ? field<unknown>(said, "key", "") : "";
-    const key = typeof text === "string" ? await personKey(text, whose!, id, context) : null;
+    const key = await personKey(text, `${whose}/${log}`, id, roots.rp).catch(() => null);
     if (key) return [whose!, key, fact];
   }
   return null;
 }
 
-/** The key that a person adds, for this log and the domain of its pages; null if it is none. */
+/** The key that is written as of this name, with this id, and for the domain of the pages; null if
+ * it is another.
+ */
 async function personKey(
-  text: string, person: string, id: string, { log, roots }: Context,
+  text: unknown, name: string, id: string, domain: string,
 ): Promise<PersonKey | null> {
-  const [mark, name, rp = "", ...spki] = text.split("+");
-  try {
-    if (mark === "webauthn") {
-      const raw = base64(spki.join("+"));
-      const isHere = name === `${person}/${log}` && rp !== "" && rp === roots.rp;
-      return isHere && isTaken(raw) && (await idOf(raw)) === id ? { text, rp, raw } : null;
-    }
-    const key = await verifier(text);
-    const isTheirs = key.name === `${person}/${log}` && (await keyId(key.raw)) === id;
-    return isTheirs ? { text, rp: "", raw: key.raw } : null;
-  } catch (problem) {
-    if (problem instanceof Refused) return null;
-    throw problem;
+  if (typeof text !== "string") return null;
+  const [mark, whose, rp = "", ...rest] = text.split("+");
+  if (mark !== "webauthn") {
+    const { name: theirs, raw } = await verifier(text);
+    return theirs === name && (await keyId(raw)) === id ? { text, rp: "", raw } : null;
   }
+  const raw = base64(rest.join("+"));
+  const isTheirs = whose === name && rp !== "" && rp === domain;
+  return isTheirs && isTaken(raw) && (await idOf(raw)) === id ? { text, rp, raw } : null;
 }
 
 /** Whether as many roots as needed have signed that the key is this person's. Of a fact, the first
@@ -556,14 +555,16 @@ async function isConfirmed(
   for (const fact of facts.filter((one) => one.seq > added.seq && one.seq < gated.seq)) {
     const said = `${fact.subject}.`.startsWith(`${place}.`) ? read(fact) : {};
     if (said.type !== "KeyConfirmed") continue;
-    const first = new Map<string, Signature>();
+    const first = new Map<string, Bytes>();
     const texts = field<unknown>(said, "signatures", []);
     const areTexts = Array.isArray(texts) && texts.every((one) => typeof one === "string");
-    for (const one of areTexts ? texts.map(signatureOf) : [])
-      if (one?.until === "0" && !first.has(one.key)) first.set(one.key, one);
-    for (const [id, { raw }] of first) {
-      const root = by.has(id) || raw.length > 1 ? undefined : roots.keys.get(id);
-      if (root && (await verifies(root.raw, raw[0]!, digest))) by.add(id);
+    for (const one of areTexts ? texts.map(signatureOf) : []) {
+      const [raw, ...more] = one?.raw ?? [];  // a passkey confirms nothing
+      if (raw && !more.length && one!.until === "0" && !first.has(one!.key)) first.set(one!.key, raw);
+    }
+    for (const [id, raw] of first) {
+      const root = by.has(id) ? undefined : roots.keys.get(id);
+      if (root && (await verifies(root.raw, raw, digest))) by.add(id);
     }
   }
   return by.size >= roots.needed;
@@ -678,16 +679,17 @@ function base64url(text: string): Bytes {
 
 // --------------------------------------------------------------------- passkeys (W3C WebAuthn)
 
-/** What stands before a key in its SubjectPublicKeyInfo: of Ed25519, and of P-256. */
-const [SPKI_ED25519, SPKI_P256] = [
-  "302a300506032b6570032100", "3059301306072a8648ce3d020106082a8648ce3d03010703420004",
+/** What stands before a key in its SubjectPublicKeyInfo, and the bytes after: Ed25519, P-256. */
+const SPKI: readonly (readonly [string, number])[] = [
+  ["302a300506032b6570032100", 32],
+  ["3059301306072a8648ce3d020106082a8648ce3d03010703420004", 64],
 ];
 
-/** Whether it is a key of a kind that is taken, in its one encoding. */
-function isTaken(spki: Bytes): boolean {
-  const text = hex(spki);
-  return text.startsWith(SPKI_ED25519!) ? isSound(spki.slice(12))
-    : text.startsWith(SPKI_P256!) && spki.length === 91;
+/** Whether it is a key of a kind that is taken, in its one encoding, and not anybody can sign for. */
+export function isTaken(spki: Bytes): boolean {
+  const [head, more] = SPKI.find(([head]) => hex(spki).startsWith(head)) ?? ["", -1];
+  const rest = spki.slice(head.length / 2);
+  return rest.length === more && (head !== SPKI[0]![0] || isSound(rest));
 }
 
 /** Why a passkey has not signed a challenge on one of these pages; empty if it has. */
@@ -734,7 +736,7 @@ async function isSigned(
   { raw: spki }: { readonly raw: Bytes }, [data, client, signature]: readonly Bytes[],
 ): Promise<boolean> {
   const signed = join(data!, await sha256(client!));
-  if (hex(spki).startsWith(SPKI_ED25519!)) return verifies(spki.slice(12), signature!, signed);
+  if (hex(spki).startsWith(SPKI[0]![0])) return verifies(spki.slice(12), signature!, signed);
   const raw = plainSignature(signature!);
   if (!raw) return false;
   const kind = { name: "ECDSA", namedCurve: "P-256", hash: "SHA-256" };

@@ -1,7 +1,6 @@
 """The visitor's keys, a new passkey, and the step in which a vote is signed with one."""
 
 import json
-from base64 import urlsafe_b64encode
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Form
@@ -13,6 +12,7 @@ from ayes.interfaces.api.passkeys import credential_of
 from ayes.interfaces.api.votes import ToSign
 from ayes.interfaces.console.pages.forms import again, to
 from ayes.interfaces.console.rendering import page
+from ayes.schemas.base64url import base64url
 from ayes.schemas.errors import ApprovalsError
 
 router: Final = APIRouter()
@@ -32,7 +32,7 @@ async def _shown(
         taken = [one.credential for one in keys if one.credential]
         making = {"person": visit.name, "taken": taken}
         where = place(visit, making)
-        challenge = _text(passkeys.challenge_of(visit.name, trust))
+        challenge = base64url(passkeys.challenge_of(visit.name, trust))
         making |= {"where": where, "rp": trust.rp, "challenge": challenge}
     return page(visit, "passkeys.html", problem, keys=keys, making=making, trust=trust)
 
@@ -77,7 +77,7 @@ async def to_be_signed(visit: Visit, asked: ToSign) -> dict[str, Any]:
         "vote": vote,
         "until": asked.until,
         "rp": trust.rp,
-        "challenge": _text(asked.digest),
+        "challenge": base64url(asked.digest),
         "keys": json.dumps(given["keys"]),
         "where": place(visit, given),
     }
@@ -88,11 +88,7 @@ def place(visit: Visit, given: dict[str, Any]) -> str:
     empty if nothing can.
     """
     if sign_page := visit.backend.sign_page:
-        return f"{sign_page}#{_text(json.dumps(given).encode())}"
+        return f"{sign_page}#{base64url(json.dumps(given).encode())}"
     trust = passkeys.trust_of(visit)
     is_here = trust is not None and visit.request.app.state.security.url in trust.origins
     return "here" if is_here else ""
-
-
-def _text(data: bytes) -> str:
-    return urlsafe_b64encode(data).decode().rstrip("=")

@@ -34,6 +34,7 @@ from ayes.ops.broker.setup import apply_policy
 from ayes.ops.cluster.local import LocalCluster
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
+from ayes.schemas.base64url import base64url
 from ayes.schemas.errors import BadFile, BadInput, BrokerRefused
 from ayes.schemas.slots import ThreadRef
 from ayes.schemas.tools import ToolSpec
@@ -385,7 +386,7 @@ async def test_a_login_with_workspaces_is_answered_with_them(broker, monkeypatch
     def answer(nonce="n", **options):
         nats = {"server_id": {"id": "N"}, "user_nkey": key.public}
         nats |= {"client_info": {"nonce": nonce}, "connect_opts": options}
-        body = callout._base64(json.dumps({"nats": nats}).encode())
+        body = base64url(json.dumps({"nats": nats}).encode())
         return _of(callout.answer_to(f"x.{body}.x".encode(), store, issuer))["nats"]
 
     for given in (

@@ -153,17 +153,18 @@ async def test_the_page_judges_passkeys_as_python_does(browser: Browser):
     found = await page.evaluate(
         """async ([script, vectors, wanted, origins]) => {
             const url = URL.createObjectURL(new Blob(
-                [`${script}; export { flawOf, signatureOf };`], { type: "text/javascript" }));
-            const { flawOf, signatureOf } = await import(url);
+                [`${script}; export { flawOf, isTaken, signatureOf };`],
+                { type: "text/javascript" }));
+            const { flawOf, isTaken, signatureOf } = await import(url);
             const wrong = [];
-            for (const { name, key, signature, taken } of vectors) {
+            for (const { name, key, is_key, signature, taken } of vectors) {
                 const [, , rp, ...spki] = key.split("+");
                 const raw = Uint8Array.from(atob(spki.join("+")), (one) => one.charCodeAt(0));
                 const said = signatureOf(signature);
                 const challenge = Uint8Array.from(wanted);
-                const isTaken = said !== null
+                const isSigned = said !== null
                     && (await flawOf({ rp, raw }, said.raw, challenge, origins)) === "";
-                if (isTaken !== taken) wrong.push(name);
+                if (isSigned !== taken || isTaken(raw) !== is_key) wrong.push(name);
             }
             return wrong;
         }""",
