@@ -246,6 +246,7 @@ ThreadKeys(pathlib.Path(sys.argv[1])).destroy([ThreadRef("shop", "gone")])
 """
 
 
+@pytest.mark.long
 def test_a_process_that_is_killed_at_any_step_leaves_what_the_next_one_finishes(tmp_path: Path):
     """As above, with what a killed process leaves: files that were being written, too (F4)."""
     at, code = 0, -signal.SIGKILL

@@ -507,6 +507,7 @@ def test_the_key_is_not_the_copys(tmp_path):
         rebuild(LockedBucket(f"s3://{NAME}/elsewhere"), one.key.public, tmp_path / "rebuilt")
 
 
+@pytest.mark.long
 def test_more_objects_than_the_storage_lists_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(copying, "SIZE", 1)
     one = site(tmp_path, 1003)
