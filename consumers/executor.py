@@ -34,7 +34,7 @@ from ayes.consumers.tools import Registered
 from ayes.ledger import tracing
 from ayes.ledger.call import Call, attempt_of
 from ayes.ledger.clients.proofs import why_unproved
-from ayes.ledger.clients.sealing import Closed, opened
+from ayes.ledger.clients.sealing import CLOSED, Closed, opened
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import NOT_RUN, Status
 from ayes.ledger.log import Delivered
@@ -69,8 +69,8 @@ class ClaimedRun(Struct, frozen=True):
     tool: str
     arguments: str
     attempt: int
-    #: What its tool seals, opened; None: it seals nothing.
-    opened: Opened | None = None
+    #: Whether its tool seals values, which are opened once more after the claim.
+    is_sealed: bool = False
 
 
 class ExecutorState(Struct, frozen=True):
@@ -203,14 +203,20 @@ class Executor:
                 # Also if it has ended by now: the call is open, and nothing else would start it.
                 raise HandedOn(held(stop, await ledger.log.clock()))
             return _not_started(call)
-        outcome = await tracing.executing(call, self._outcome(work))
+        outcome = await tracing.executing(call, self._outcome(ledger, call, work))
         return Append(call.end_slot or call.late_slot, outcome, fallback_slot=call.late_slot)
 
-    async def _outcome(self, work: ClaimedRun) -> e.ToolReturned | e.ToolFailed | e.InDoubt:
-        function = self._tools[work.tool].function
-        arguments = work.opened.arguments if work.opened is not None else work.arguments
-        outcome = await run_tool(function, arguments, work.attempt, key=str(work.call))
-        return work.opened.scrubbed(outcome) if work.opened is not None else outcome
+    async def _outcome(
+        self, ledger: Ledger, call: Call, work: ClaimedRun
+    ) -> e.ToolReturned | e.ToolFailed | e.InDoubt:
+        function, key = self._tools[work.tool].function, str(work.call)
+        if not work.is_sealed:
+            return await run_tool(function, work.arguments, work.attempt, key=key)
+        # Its thread may have been forgotten since it was loaded.
+        plain = await _opened(ledger, call) or "unopened"
+        if isinstance(plain, str):
+            return e.ToolFailed(error=f"It did not run: {CLOSED[plain]}.", attempt=work.attempt)
+        return plain.scrubbed(await run_tool(function, plain.arguments, work.attempt, key=key))
 
     async def _look_up(
         self, call: Call, plain: Opened | Closed | None
@@ -280,7 +286,9 @@ class Executor:
         started = e.ToolStarted(
             digest=call.digest, idempotency_key=str(call.ref), looked_up=looked_up
         )
-        work = ClaimedRun(call.ref, call.wish.tool, call.arguments, int(slot.tail[-1]), plain)
+        work = ClaimedRun(
+            call.ref, call.wish.tool, call.arguments, int(slot.tail[-1]), plain is not None
+        )
         return Perform(Append(slot, started, after=call.last_revocation), work)
 
 

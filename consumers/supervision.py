@@ -1,8 +1,9 @@
 """Keeping a task running: a failure is logged, and the task is restarted with a growing pause."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Final
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, Final
 
 from ayes.schemas.backoff import Backoff
 from ayes.schemas.errors import BrokerRefused
@@ -42,3 +43,15 @@ async def keep_running(
                 again_s=again_s,
             )
         await asyncio.sleep(again_s)
+
+
+@asynccontextmanager
+async def beside(*work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
+    """Do this for as long as the block lasts."""
+    tasks = [asyncio.create_task(one) for one in work]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)

@@ -24,6 +24,7 @@ from msgspec.structs import replace
 
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
+from ayes.schemas.base64url import base64url
 from ayes.schemas.sealed import SEALED, TOKEN
 
 KEY_BYTES: Final = 32
@@ -101,8 +102,7 @@ def seal(key: bytes, subject: str, pointer: str, raw: str) -> str:
     plain += b" " * (-len(plain) % _BLOCK)
     nonce = _hmac(key, b"ayes nonce 1" + bound + plain)[:_NONCE]
     sealed = nonce + _cipher(key).encrypt(nonce, plain, bound)
-    text = base64.urlsafe_b64encode(sealed).rstrip(b"=").decode()
-    return f"ayes:sealed:1:{commitment(key)[:16]}:{text}"
+    return f"ayes:sealed:1:{commitment(key)[:16]}:{base64url(sealed)}"
 
 
 def unseal(key: bytes, committed: str, subject: str, pointer: str, token: str) -> str:

@@ -17,6 +17,7 @@ from ayes.consumers.executor import ClaimedRun, Executor, ExecutorState
 from ayes.consumers.model import Ask, ModelReply, ModelRequest, ModelWorker
 from ayes.consumers.tools import Registered
 from ayes.consumers.worker import Reaction
+from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import Delivered
 from ayes.projections.formats import conversation as recorded
@@ -203,7 +204,9 @@ class RecordedExecutor(Executor):
             raise _not_ours(call.ref.thread_ref)
         return seen
 
-    async def _outcome(self, work: ClaimedRun) -> e.ToolReturned | e.ToolFailed:
+    async def _outcome(
+        self, _ledger: Ledger, _call: Call, work: ClaimedRun
+    ) -> e.ToolReturned | e.ToolFailed:
         output = self._outputs.get(work.call.thread, {}).get(work.call.call)
         if output is None:
             return e.ToolFailed(

@@ -15,20 +15,20 @@ store has by then. The counters are those of this object: they go on where they 
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Coroutine, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
 from functools import partial
 from importlib.util import find_spec
 from itertools import batched
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import nats.errors
 from msgspec.structs import replace
 
 from ayes.consumers.pending_view import PendingView
-from ayes.consumers.supervision import keep_running
+from ayes.consumers.supervision import beside, keep_running
 from ayes.ledger import clock
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.credentials import Store
@@ -130,7 +130,7 @@ class Monitor:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Look at the broker for as long as the block lasts."""
-        async with _beside(keep_running("the monitor", self._run, ends=())):
+        async with beside(keep_running("the monitor", self._run, ends=())):
             yield
 
     async def _run(self) -> None:
@@ -165,7 +165,7 @@ class Monitor:
         running = [
             keep_running(f"the monitor's {what}", run, ends=()) for what, run in others.items()
         ]
-        async with _beside(*running):
+        async with beside(*running):
             while True:
                 try:
                     async with asyncio.timeout(_PATIENCE_S), explained(log):
@@ -240,15 +240,3 @@ async def _known(ledger: Ledger, decisions: Iterable[Fact]) -> Mapping[CallRef |
 def is_installed() -> bool:
     """Whether metrics can be written."""
     return find_spec("prometheus_client") is not None
-
-
-@asynccontextmanager
-async def _beside(*work: Coroutine[Any, Any, None]) -> AsyncGenerator[None]:
-    """Do this for as long as the block lasts."""
-    tasks = [asyncio.create_task(one) for one in work]
-    try:
-        yield
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)

@@ -25,7 +25,7 @@ from shutil import copyfileobj
 from tempfile import SpooledTemporaryFile, TemporaryFile
 from typing import IO, Final, NamedTuple, Self
 
-from ayes.consumers.supervision import keep_running
+from ayes.consumers.supervision import beside, keep_running
 from ayes.ledger import clock
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.credentials import Store
@@ -109,13 +109,8 @@ async def copying(
         if log.connection.login.workspaces:
             raise BadInput("a login with some workspaces cannot copy a log: it does not read all.")
         copier = Copier(log, files, key, bucket, settings.retention_s)
-        task = asyncio.create_task(keep_running("copier", copier.run, ends=()))
-        try:
+        async with beside(keep_running("copier", copier.run, ends=())):
             yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
 
 
 class Copier:

@@ -7,11 +7,11 @@ they may be ahead of the file, and never of the log.
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Final
 
-from ayes.consumers.supervision import keep_running
+from ayes.consumers.supervision import beside, keep_running
 from ayes.consumers.webhooks.requests import Sender
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import READING_RATE, JetStream
@@ -55,13 +55,8 @@ async def sealing(
         if log.connection.login.workspaces:
             raise BadInput("a login with some workspaces cannot seal a log: it does not read all.")
         sealer = Sealer(log, files, key, settings)
-        task = asyncio.create_task(keep_running("sealer", sealer.run, ends=()))
-        try:
+        async with beside(keep_running("sealer", sealer.run, ends=())):
             yield
-        finally:
-            task.cancel()
-            with suppress(asyncio.CancelledError):
-                await task
 
 
 class Sealer:

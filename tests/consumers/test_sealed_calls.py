@@ -14,6 +14,7 @@ from heard import heard
 from running import working
 from shop import FIRST, SECOND, THREAD, Shop, rule
 
+from ayes.consumers.effects import Perform
 from ayes.consumers.executor import Executor
 from ayes.consumers.tools import NOT_DONE, Tools
 from ayes.consumers.worker import Worker
@@ -467,6 +468,34 @@ async def test_one_that_has_the_key_takes_what_another_one_left(sealing: Shop, k
         assert "HandOn" in repr(steps)
         await ended(sealing)
     assert seen == [CARD]
+
+
+async def test_a_thread_that_is_forgotten_after_the_claim_runs_nothing(
+    sealing: Shop, keys: ThreadKeys
+):
+    """An executor opens once more what it has claimed, and keeps no plain text until then (F4)."""
+    seen: list[str] = []
+    tools = Tools()
+
+    @tools.add(sealed=["/card"])
+    def charge(card: str, order: str = "", amount: float = 0) -> str:
+        seen.append(card)
+        return "charged"
+
+    await sealing.open("", "")
+    await tools.declare(sealing.ledger, "shop")
+    async with sealing.gates():
+        await approved(sealing)
+    executor, decided = Executor(tools), await sealing.until(FIRST.decided)
+    [step] = executor.decide(await executor.load(sealing.ledger, decided), decided)
+    assert isinstance(step, Perform)
+    await sealing.ledger.append(step.claim.slot, step.claim.event)
+    await sealing.ledger.append(THREAD.forgetting, e.ForgettingBegan())
+    ended = await executor.execute(sealing.ledger, step.work)
+    assert ended is not None
+    assert isinstance(ended.event, e.ToolFailed)
+    assert ended.event.error.startswith("It did not run: its thread was forgotten")
+    assert seen == []
 
 
 @pytest.mark.parametrize("found", ["charged", NOT_DONE, None])
