@@ -83,6 +83,7 @@ async def test_the_example_asks_and_goes_on_after_a_restart(example, shop, tmp_p
     assert await printed(example, tmp_path) == f"480 given back for order A-{order}"
 
 
+@pytest.mark.long
 def test_the_example_of_a_tested_service_passes(tmp_path):
     """In a folder of its own, as its author runs it; docs/testing.md shows all of it."""
     example = ROOT / "examples" / "refunds_test.py"

@@ -40,6 +40,7 @@ def is_stopped(node):
     return all(one.read_text().rpartition(")")[2].split()[0] == "T" for one in threads)
 
 
+@pytest.mark.long
 async def test_nodes_that_are_away_are_named(tmp_path, capsys):
     """With one node of three away `status` has an alarm and so does `doctor`; with two away, when
     nobody leads, both still say which do not answer (D16).

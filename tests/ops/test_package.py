@@ -67,6 +67,7 @@ def test_the_wheel_holds_one_package(wheel: Path):
     ]
 
 
+@pytest.mark.long
 def test_the_source_distribution_holds_tracked_files_only(tmp_path: Path):
     """It can be built from a checkout with untracked files; they are left out."""
     checkout = tmp_path / "checkout"
@@ -130,6 +131,7 @@ def test_a_project_with_folders_of_the_same_names_can_use_it(wheel: Path, tmp_pa
     assert all(str(project) in line for line in rest)
 
 
+@pytest.mark.long
 def test_what_is_imported_is_declared():
     """Nothing is there only because another package happens to bring it."""
     declared = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]

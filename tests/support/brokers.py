@@ -65,7 +65,7 @@ async def _declare(ack_wait_s: float, also: tuple[str, ...]) -> _Tree:
         path = Path(made)
         async with EmbeddedServer(path, sync="2m") as server:
             connection = Connection(server.store.login("admin"))
-            await connection.open(name="test set-up")
+            await connection.open(name="test set-up", timeout_s=60)
             requests = Api(connection)
             await requests.start()
             await ensure(requests, ack_wait_s=ack_wait_s, also=also)

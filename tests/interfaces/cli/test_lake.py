@@ -329,6 +329,7 @@ def test_a_lake_of_some_workspaces_has_only_their_facts(broker, archive):
     assert "was begun for all" in ended.problem["message"]
 
 
+@pytest.mark.long
 def test_a_login_of_some_workspaces_makes_a_lake_of_its_own(broker, archive, tmp_path):
     """And verifies and asks it with that login alone; it has nothing to say of another one (I9)."""
     there = life(CallRef("hr", "t1", "c1"), WISH, "denied")

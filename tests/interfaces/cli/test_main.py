@@ -99,6 +99,7 @@ def test_help_is_quick():
     }
 
 
+@pytest.mark.long
 def test_a_client_and_a_command_load_what_they_need(tmp_path):
     """Until something is logged not structlog either, which imports all of rich: a third of it."""
     client = imported("-c", "import ayes; ayes.Ledger")

@@ -3,6 +3,7 @@
 import os
 import signal
 
+import pytest
 from playwright.async_api import expect
 
 from ayes.schemas.events import Voted
@@ -44,6 +45,7 @@ async def test_a_page_outlives_the_broker(shop, visit):
     assert await page.evaluate("window.isSameDocument")
 
 
+@pytest.mark.long
 async def test_a_console_that_answers_again_takes_its_message_back(shop, visit):
     """What was said of a request that failed is not left above a page that is up to date again."""
     call = "shop/order-1/refund-1"

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from browser import PHONE, sign_in, violations
 from console_client import POLICY
 from playwright.async_api import Page, expect
@@ -35,6 +36,7 @@ async def decided(shop, call: str) -> str:
     return type((await shop.service.decision(call, timeout_s=60)).decided.event).__name__
 
 
+@pytest.mark.long
 async def test_each_tab_decides_the_call_of_its_address(shop, visit):
     """In two tabs of one person; back and forward go through the calls that were opened."""
     digests = {call: await shop.ask(call) for call in (FIRST, SECOND, THIRD)}

@@ -255,6 +255,7 @@ async def test_the_name_of_the_tool_is_typed(shop, visit):
     assert len(await votes(shop)) == 1
 
 
+@pytest.mark.long
 async def test_a_reason_of_the_rule_is_one_key(shop, visit):
     """A digit opens the denial with the reason, which may be changed; in a text it is a digit."""
     rules = f'{POLICY}reasons = ["Duplicate", "Wrong amount"]\n'
@@ -282,6 +283,7 @@ async def test_a_reason_of_the_rule_is_one_key(shop, visit):
     assert vote.reason == "Duplicate of A-12\nWrong amount"
 
 
+@pytest.mark.long
 async def test_eight_at_once_of_which_two_fail(shop, visit):
     """All are listed first; each is one vote, and the two decided meanwhile are reported."""
     calls = [f"shop/order-{number}/refund-1" for number in range(8)]

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import pytest
 from browser import sign_in
 from console_client import POLICY
 from playwright.async_api import expect
@@ -26,6 +27,7 @@ def shown(page, status):
     return page.locator(f'article.call[data-call="{CALL}"][data-status="{status}"]')
 
 
+@pytest.mark.long
 async def test_lists_change_by_themselves(shop, visit):
     """Conversations, grants, delegations, policies, decided calls and those in doubt."""
     await shop.ask(CALL)
@@ -178,6 +180,7 @@ async def test_nothing_moves_below_the_pointer(shop, visit):
     assert not await page.evaluate("window.before.isConnected")
 
 
+@pytest.mark.long
 async def test_two_people_talk_about_a_call_and_one_hands_it_over(shop, visit):
     """Each sees at once what the other says, and no text is left that was sent. The call leaves the
     list of the one, and the page of the other says why.

@@ -89,6 +89,8 @@ class Phone:
             lambda event: self._workers.extend(event["registrations"]),
         )
         await self._debugger.send("ServiceWorker.enable")
+        # A message for one that is being installed is dropped.
+        await self.page.evaluate("navigator.serviceWorker.ready.then(() => null)")
 
     async def deliver(self) -> tuple[dict[str, str], dict[str, str]]:
         """Bring the next message to the service worker, as Chromium does."""

@@ -23,6 +23,7 @@ async def calls_in(page):
     return await page.locator(ROWS).evaluate_all("rows => rows.map(row => row.dataset.call)")
 
 
+@pytest.mark.long
 async def test_a_search_by_keyboard_is_a_link(shop, visit):
     """`/` goes to the box, names are suggested, each word is a chip that can be taken out. Saved
     under a name, it is the first page.

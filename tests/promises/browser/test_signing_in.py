@@ -72,6 +72,7 @@ async def signing_in_at(issuer, security):
     security.provider = None
 
 
+@pytest.mark.long
 async def test_a_member_of_a_group_votes(browser, shop, issuer):
     """Whose groups are read before the vote; the page of the call shows who named them."""
     async with Ledger.connect(shop.server.store.path, role="operator") as operator:

@@ -110,6 +110,7 @@ async def test_a_vote_is_signed_where_it_is_cast(browser: Browser, tmp_path: Pat
         await page.context.close()
 
 
+@pytest.mark.long
 async def test_a_vote_is_signed_on_a_page_of_another_origin(browser: Browser, tmp_path: Path):
     """The sign page computes what is signed from the facts, shows it, and leads back (D3)."""
     async with passkey_site(tmp_path, "ayes.localhost", elsewhere=True) as site:

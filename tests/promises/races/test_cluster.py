@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import AsyncExitStack
 from pathlib import Path
 
+import pytest
 from cluster import cluster
 from shop import rule
 
@@ -35,6 +36,7 @@ SPECS = [
 ]
 
 
+@pytest.mark.long
 async def test_nobody_is_told_that_what_was_acknowledged_is_missing(tmp_path: Path):
     """Services on three nodes ask, wait and run at once, a reviewer votes on what another node
     shows: without a fault no call is unknown, none is pending for who was told that it is decided,

@@ -32,6 +32,7 @@ def said(number: int) -> tuple[object, e.Event]:
     return ThreadRef("shop", "t1").said(f"m{number}"), e.Said(role="user", text="hello")
 
 
+@pytest.mark.long
 @pytest.mark.timeout(3600)
 def test_killed_copiers_copy_each_fact_once(tmp_path: Path, within: Callable[..., Ended]) -> None:
     store, chance, count = tmp_path / "store", random.Random(KILLS), 0
