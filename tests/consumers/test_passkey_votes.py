@@ -17,13 +17,15 @@ from until import recorded
 from ayes.consumers.notices.channels import Channels
 from ayes.consumers.notices.notifier import Notifier
 from ayes.consumers.worker import Worker
+from ayes.ledger import keys as judged_keys
+from ayes.ledger.clients import client
 from ayes.ledger.clients.proofs import why_unproved
 from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.grants import grants_of, with_signatures
-from ayes.ledger.keys import fallen, key_name, keys_of
+from ayes.ledger.keys import Counters, key_name, keys_of
 from ayes.ledger.log import EventLog
-from ayes.ledger.passkeys import Passkey
+from ayes.ledger.passkeys import Assertion, Passkey
 from ayes.ledger.signing import MAX_LIFE_S, Signature, grant_digest, key_digest, key_id, signed
 from ayes.ledger.validity import voids
 from ayes.schemas import events as e
@@ -235,11 +237,50 @@ async def test_counters_in_the_order_of_the_log(site: Site, counts: list[int], f
     made = await device(site)
     keys = keys_of(await site.ledger.read(KEYS), site.trust)
     now, votes = await site.log.clock(), list[Fact]()
-    for seq, count in enumerate(counts):
+    for seq, count in enumerate(counts, 1):
         made.count = count - made.step
         vote = e.Voted(verdict="approve", digest="", signature=made.text(bytes(32), 1, ORIGIN))
         votes.append(Fact(seq, now, CallRef("shop", "t", f"c{seq}").vote("ana"), vote))
-    assert [*fallen(votes, keys)] == fell
+    counters = Counters(keys.confirmed("ana"))
+    for _ in range(2):  # the same ones again change nothing
+        counters.add(votes)
+    assert [seq - 1 for seq in counters.fallen] == fell
+
+
+@pytest.mark.parametrize(("few", "reads"), [(1, 2), (200, 4)])
+async def test_each_vote_of_a_person_is_judged_once(
+    site: Site, monkeypatch: Any, few: int, reads: int
+):
+    """Else whoever has a reviewer's login could have the gate judge thousands of votes for each one
+    more. Of a person with many votes the later ones alone are read.
+    """
+    monkeypatch.setattr(client, "_FEW_VOTES", few)
+    seen, read = list[Assertion](), list[str]()
+    made, is_signed, reading = await device(site), judged_keys.is_signed, site.log.read
+
+    def judging(spki: bytes, said: Assertion) -> bool:
+        seen.append(said)
+        return is_signed(spki, said)
+
+    async def noted(*subjects: str) -> tuple[Fact, ...]:
+        read.extend(one for one in subjects if one == votes_of("ana"))
+        return await reading(*subjects)
+
+    monkeypatch.setattr(judged_keys, "is_signed", judging)
+    gate = Ledger(site.log, e.Author("x", "x"))
+    gate.trust = site.trust
+    calls = [CallRef("shop", "t1", f"d{number}") for number in range(4)]
+    async with site.gates():
+        for ref in calls:
+            await site.ask(ref)
+    seen.clear()
+    monkeypatch.setattr(site.log, "read", noted)
+    for at, ref in enumerate(calls):
+        await site.ledger.append(ref.vote("ana"), await vote_of(site, made, ref))
+        for one in calls[: at + 1]:
+            await gate.reading_from(site.log).with_given(await gate.call(one))
+    assert len(seen) == len(calls)
+    assert len(read) == reads
 
 
 async def test_what_a_key_has_not_signed_says_nothing_of_its_counter(site: Site):
