@@ -265,7 +265,7 @@ class Reviewer:
 
     def _lacks_key(self, call: Call, vote: e.Voted) -> bool:
         """Whether a vote would not count as it can be signed here."""
-        is_free = vote.verdict == "deny" or self._ledger.signer is not None
+        is_free = vote.verdict == "deny" or bool(vote.signature) or self._ledger.signer is not None
         return not is_free and self._ledger.wants_signed(call)
 
     def _unsigned(self, call: Call) -> NotAllowed:

@@ -107,6 +107,16 @@ async def test_a_vote_with_a_passkey_counts_and_starts_the_call(site: Site):
     assert await why_unproved(ledger, await ledger.call(FIRST), starts=True) == ""
 
 
+async def test_a_vote_that_was_signed_elsewhere_needs_no_passkey(site: Site):
+    """A program of ben's has signed it with his key at the terminal, and sends it over HTTP."""
+    async with site.gates():
+        await site.ask()
+        vote = await site.vote_of("ben")
+        call = await console(site, "ben").vote(FIRST, Ballot("approve", signature=vote.signature))
+        assert (await site.decided(e.Approved)).voters == ("ben",)
+        assert call.votes[0].event.signature == vote.signature
+
+
 async def test_what_is_signed_ends_by_the_clock_of_the_log(site: Site):
     """Whatever the clock of the browser, or of the console, says."""
     await device(site)
