@@ -31,7 +31,7 @@ from ayes.ledger.validity import voids
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput, NotAllowed
-from ayes.schemas.slots import KEYS, CallRef, GrantRef, key_slot, votes_of
+from ayes.schemas.slots import KEYS, CallRef, DelegationRef, GrantRef, key_slot, votes_of
 
 pytestmark = pytest.mark.log("memory")
 
@@ -310,11 +310,16 @@ async def test_what_a_key_has_not_signed_says_nothing_of_its_counter(site: Site)
 
 
 async def test_what_a_passkey_cannot_sign_is_refused_where_only_signed_counts(site: Site):
-    """A grant in the console: with a sentence, and nothing is recorded."""
+    """A grant or delegation in the console: with a sentence, and nothing is recorded."""
     await device(site)
     with pytest.raises(NotAllowed, match="only signed grants count in shop, and ana's key"):
         await console(site).grant(GrantRef("shop", "ana", "g"), "refund", for_s=60.0)
     assert not await site.ledger.read(GrantRef("shop", "ana", "g"))
+    now, ref = await site.log.clock(), DelegationRef("shop", "ana", "d")
+    until = now + timedelta(days=1)
+    with pytest.raises(NotAllowed, match="only signed delegations count in shop, and ana"):
+        await console(site).delegate(ref, "ben", starts_at=now, ends_at=until)
+    assert not await site.ledger.read(ref)
 
 
 async def test_a_passkey_signs_no_grant(site: Site):

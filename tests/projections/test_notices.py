@@ -260,7 +260,7 @@ def test_a_digest_lists_its_calls_and_says_how_many_more():
 
 def test_a_digest_of_one_says_what_its_reader_has_signed():
     """As the notice itself: it is told so after the notifier was away."""
-    vote = Fact(9, START, CALL.vote("ana"), e.Voted(verdict="approve", signature="x"))
+    vote = Fact(9, START, CALL.vote("ana"), e.Voted("approve", "", signature="x"))
     call = call_of(CALL, (*pending().facts, vote))
     told = digest([DigestEntry(call, "signed", to="ana")])
     assert "signed:    approve, " in told.body

@@ -90,8 +90,9 @@ async def test_a_passkey_is_added_and_waits_for_its_person(shop: Any, client: As
     again = await client.post("/passkeys", data={"made": said})
     assert "among your keys already" in again.text
     # A device makes no second one beside it, and one in its place once it is revoked.
+    shop.security.url = PAGE
     credential = base64url(sha256(device.public.spki).digest())
-    assert credential in page
+    assert credential in (await client.get("/passkeys")).text
     reviewer = await shop.app.state.backend.as_reviewer("ana")
     slot = key_slot("ana", key_id(device.public), "revoked", "ana")
     await reviewer.append(slot, KeyRevoked())
