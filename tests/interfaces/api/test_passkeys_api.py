@@ -3,6 +3,7 @@
 import json
 from hashlib import sha256
 from typing import Any
+from urllib.parse import urlsplit
 
 import cbor2
 import pytest
@@ -179,6 +180,13 @@ async def test_the_console_is_opened_at_the_name_of_its_passkeys(shop: Any):
         assert not any("passkey" in one for one in served.notes)
     async with serving.serving(store, "ana", trust=trust, port=0, sign_page=f"{PAGE}/s") as served:
         assert not any("passkey" in one for one in served.notes)
+    # With the console's own page beside it, a sign page protects nobody.
+    both = trust.model_copy(update={"origins": (PAGE, served.url)})
+    port = urlsplit(served.url).port
+    async with serving.serving(
+        store, "ana", trust=both, port=port, sign_page=f"{PAGE}/s"
+    ) as served:
+        assert any("the sign page protects from no console" in one for one in served.notes)
     with pytest.raises(BadInput, match="is on none of the origins of the trust file"):
         async with serving.serving(store, "ana", trust=trust, port=0, sign_page="http://x/s"):
             pass
