@@ -61,7 +61,15 @@ from ayes.ledger.judging.policy_proposals import problem as problem_of
 from ayes.ledger.judging.unjudged import unjudged_rule
 from ayes.ledger.judging.verdict import running
 from ayes.ledger.judging.votes import Tally, tally
-from ayes.ledger.keys import ABOUT_KEYS, Counters, Keys, Signatures, assertion_of, keys_of
+from ayes.ledger.keys import (
+    ABOUT_KEYS,
+    Counters,
+    Keys,
+    PersonKey,
+    Signatures,
+    assertion_of,
+    keys_of,
+)
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import (
     AlreadyRecorded,
@@ -75,6 +83,7 @@ from ayes.ledger.log import (
 )
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.objections import asks_groups, votes_rest_on
+from ayes.ledger.passkeys import Passkey
 from ayes.ledger.patience import while_away
 from ayes.ledger.people import OPENID, People, people_of, readings_for
 from ayes.ledger.seal import SignerKey
@@ -737,6 +746,18 @@ class LedgerClient:
                 counters.add(some)
                 await asyncio.sleep(0)  # others need not wait for all of them
         return counters
+
+    async def copied(self, trust: Trust) -> list[tuple[PersonKey, Fact]]:
+        """The passkeys that may have a copy and are not revoked, each with the last vote after
+        which its counter did not rise.
+        """
+        found = list[tuple[PersonKey, Fact]]()
+        for key in (await self.keys_of(trust)).each.values():
+            if isinstance(key.public, Passkey) and key.confirmed and not key.revoked:
+                counters = Counters([key])
+                counters.add(await self.read(votes_of(key.person)))
+                found += [(key, vote) for vote in [*counters.fallen.values()][-1:]]
+        return found
 
     async def with_signed(
         self, grants: Sequence[Grant], *, must_include: Slot | None = None

@@ -26,8 +26,17 @@ from ayes.ledger.judging.grants import grants_of, with_signatures
 from ayes.ledger.keys import Counters, key_name, keys_of
 from ayes.ledger.log import EventLog
 from ayes.ledger.passkeys import Assertion, Passkey
-from ayes.ledger.signing import MAX_LIFE_S, Signature, grant_digest, key_digest, key_id, signed
+from ayes.ledger.signing import (
+    MAX_LIFE_S,
+    Signature,
+    fingerprint,
+    grant_digest,
+    key_digest,
+    key_id,
+    signed,
+)
 from ayes.ledger.validity import voids
+from ayes.ops.inspection.checks import copied_keys
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput, NotAllowed
@@ -226,9 +235,16 @@ async def test_a_counter_that_falls_voids_that_vote(site: Site):
         starter.trust = site.trust
         said = await why_unproved(starter, await starter.call(FIRST), starts=True)
         assert said == "the votes that count do not approve this"
+        # An operator reads it in `ayes doctor`, until the key is revoked.
+        key = made.public
+        [line] = await copied_keys(starter, site.trust)
+        assert line.startswith("there may be a copy of a passkey of ana: its counter did not rise")
+        assert line.endswith(f"on {SECOND}. Revoke it: ayes key revoke ana {fingerprint(key)}")
         # Another key of the same person counts by itself.
         await site.ledger.append(THIRD.vote("ana"), await vote_of(site, other, THIRD))
         await site.decided(e.Approved, THIRD)
+        await site.ledger.append(key_slot("ana", key_id(key), "revoked", "cy"), e.KeyRevoked())
+        assert await copied_keys(starter, site.trust) == []
 
 
 @pytest.mark.parametrize(
