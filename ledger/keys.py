@@ -95,6 +95,10 @@ class Keys(Struct, frozen=True):
     def of(self, person: str) -> tuple[PersonKey, ...]:
         return tuple(one for one in self.each.values() if one.person == person)
 
+    def confirmed(self, person: str) -> tuple[PersonKey, ...]:
+        """Those that count, or did."""
+        return tuple(one for one in self.of(person) if one.confirmed is not None)
+
     def get(self, person: str, key: str) -> PersonKey | None:
         found = self.each.get(key)
         return found if found is not None and found.person == person else None
@@ -105,7 +109,7 @@ class Signatures(Struct, frozen=True):
 
     bound: Bound
     keys: Keys = Keys()
-    #: The votes that do not count by the counters of their passkeys (`fallen`).
+    #: The votes that do not count by the counters of their passkeys (`Counters`).
     fallen: dict[int, Fact] = {}
     #: Whether the trust file wants them signed, whatever the question says.
     is_wanted: bool = False
@@ -153,35 +157,44 @@ def _public(text: str, person: str, key: str, trust: Trust) -> PublicKey | None:
     return public if is_theirs and is_here else None
 
 
-def fallen(votes: Iterable[Fact], keys: Keys) -> dict[int, Fact]:
-    """The votes with a passkey whose counter was as high before, by number, each with the vote that
-    had it: of two devices with one key, one is a copy (WebAuthn, 7.2, "signCount").
+class Counters:
+    """Which votes of a person do not count by the counters of their passkeys: of two devices with
+    one key, one is a copy (WebAuthn, 7.2, "signCount").
 
     A counter that has always been 0 counts nothing. What a key has not signed says nothing of its
     counter, and what it has signed does, whatever it is about.
 
     Args:
-        votes: all those of their people, in the order of the log.
+        keys: those whose votes count at all, so that nobody has them read again by adding others.
     """
-    found, highest = dict[int, Fact](), dict[str, tuple[int, Fact]]()
-    for fact in votes:
-        for key, count in _count(fact, keys):
-            before, vote = highest.get(key, (0, fact))
-            if count <= before and (count or before):
-                found[fact.seq] = vote
-            if count > before:
-                highest[key] = count, fact
-    return found
 
+    def __init__(self, keys: Iterable[PersonKey]) -> None:
+        self.keys = {one.id: one.public.spki for one in keys if isinstance(one.public, Passkey)}
+        #: How many votes were added, and the number of the last one.
+        self.count = self.last = 0
+        #: By number the votes that do not count, each with one whose counter was as high before.
+        self.fallen: dict[int, Fact] = {}
+        self._highest: dict[str, tuple[int, Fact]] = {}
 
-def _count(fact: Fact, keys: Keys) -> Iterable[tuple[str, int]]:
-    """The passkey with which a vote is signed, and its counter then; none for another vote."""
-    signature = assertion_of(fact)
-    key = keys.get(fact.slot.tail[3], signature.key) if signature is not None else None
-    if signature is not None and key is not None and isinstance(key.public, Passkey):
-        said = signature.raw
-        if isinstance(said, Assertion) and is_signed(key.public.spki, said):
-            yield key.id, said.counter
+    def add(self, votes: Iterable[Fact]) -> None:
+        """Add votes of the person, in the order of the log and without a gap; earlier ones change
+        nothing.
+        """
+        for fact in votes:
+            if fact.seq <= self.last:
+                continue
+            self.count, self.last = self.count + 1, fact.seq
+            if (signature := assertion_of(fact)) is None:
+                continue
+            spki, said = self.keys.get(signature.key), signature.raw
+            assert isinstance(said, Assertion)
+            if spki is None or not is_signed(spki, said):
+                continue
+            before, vote = self._highest.get(signature.key, (0, fact))
+            if said.counter <= before and (said.counter or before):
+                self.fallen[fact.seq] = vote
+            if said.counter > before:
+                self._highest[signature.key] = said.counter, fact
 
 
 def assertion_of(vote: Fact) -> Signature | None:

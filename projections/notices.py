@@ -72,6 +72,8 @@ class DigestEntry(NamedTuple):
     link: str = ""
     #: As of `notice`; only needed if it is the only one.
     secret: tuple[str, ...] | None = None
+    #: Likewise.
+    to: str = ""
 
 
 def notice(
@@ -112,7 +114,7 @@ def digest(listed: Sequence[DigestEntry]) -> Notice:
     """One message about several calls, in the given order."""
     if len(listed) == 1:
         (one,) = listed
-        return notice(one.call, one.occasion, secret=one.secret, link=one.link)
+        return notice(one.call, one.occasion, secret=one.secret, link=one.link, to=one.to)
     waiting = sum(one.occasion in QUESTIONS for one in listed)
     about = f"{waiting} wait for you" if waiting == len(listed) else f"{waiting} of them wait"
     lines = [f"{len(listed)} notices about calls; {about}.", ""]

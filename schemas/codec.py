@@ -119,6 +119,8 @@ def decode(raw: bytes) -> AnyEvent | Carried:
     """
     try:
         event = _decoder.decode(raw)
+        if not raw.isascii():
+            raw.decode()  # a decoder does not check the texts of unknown fields
     except _UNREADABLE as problem:
         return _decode_other(raw, problem)
     return event if event.v == VERSION[type(event).__name__] else _decode_other(raw, None)
@@ -139,7 +141,7 @@ def _decode_other(raw: bytes, problem: Exception | None) -> AnyEvent | Carried:
     current = VERSION.get(head.type)
     if current is None or head.v > current:
         try:
-            raw.decode()  # a decoder does not check the texts of unknown fields
+            raw.decode()  # as above
         except UnicodeDecodeError as not_text:
             raise BadFact(f"a {head.type} (version {head.v}) is not UTF-8: {not_text}") from None
         return Carried(type=head.type, raw=raw, id=head.id, v=head.v)

@@ -254,7 +254,7 @@ class Notifier:
         message = work.message
         link = self._link_to(message, call)
         if work.together:
-            listed = DigestEntry(call, message.occasion, link, work.secret)
+            listed = DigestEntry(call, message.occasion, link, work.secret, message.to)
             return await self._in_digest(ledger, message, listed)
         asking = call.approval_request
         told = notice(

@@ -32,6 +32,7 @@ class KeyState(Struct, frozen=True):
     standing: str
     #: Whether it waits for a confirmation.
     is_new: bool
+    is_revoked: bool
 
 
 def trust_of(visit: Reviewing) -> Trust | None:
@@ -53,6 +54,7 @@ async def keys_of(visit: Reviewing) -> list[KeyState]:
             credential_of(one.added.event),
             one.standing(now),
             one.counts_from is None and one.revoked is None,
+            one.revoked is not None,
         )
         for one in keys.of(visit.name)
     ]
@@ -107,7 +109,7 @@ def _read(made: str, person: str, trust: Trust) -> tuple[Passkey, str]:
         )
         cose = decode_credential_public_key(found.credential_public_key)
         public = decoded_public_key_to_cryptography(cose)
-    except (WebAuthnException, ValueError, TypeError, LookupError) as problem:
+    except (WebAuthnException, ValueError, TypeError, LookupError, RecursionError) as problem:
         raise BadInput(
             f"the browser made no passkey that can be used here: {problem}. It must ask who you "
             "are (a PIN, a fingerprint, a face), and sign with ES256 or Ed25519."

@@ -81,7 +81,8 @@ async def page(
         raise BadInput("the page needs rp and origins of the trust file, and there are none.")
     url = (console or settings_of(session.store, settings, "console").console_url).rstrip("/")
     parts = urlsplit(url)
-    if url != f"{parts.scheme}://{parts.netloc}" or not parts.netloc:
+    is_web = parts.scheme in ("http", "https") and bool(parts.netloc)
+    if not is_web or url != f"{parts.scheme}://{parts.netloc}":
         raise BadInput(f"{url!r} is not where people open a console. Give it with --console.")
     try:
         write_atomically(file, sign_page(url, trust).encode())

@@ -101,6 +101,11 @@ async def serving(
                 notes.append(
                     f"No passkey signs at {url}: the trust file names {', '.join(origins)}."
                 )
+            if sign_page and url in origins:
+                notes.append(
+                    f"The trust file lets passkeys sign at {url} too, so the sign page protects "
+                    "from no console. Name in origins the sign page alone."
+                )
             if provider is None and not may_be(name, await app.state.backend.voters()):
                 notes.append(
                     f"The link signs in {name}, whom no rule of the policies asks to vote: "

@@ -61,7 +61,15 @@ from ayes.ledger.judging.policy_proposals import problem as problem_of
 from ayes.ledger.judging.unjudged import unjudged_rule
 from ayes.ledger.judging.verdict import running
 from ayes.ledger.judging.votes import Tally, tally
-from ayes.ledger.keys import ABOUT_KEYS, Keys, Signatures, assertion_of, fallen, keys_of
+from ayes.ledger.keys import (
+    ABOUT_KEYS,
+    Counters,
+    Keys,
+    PersonKey,
+    Signatures,
+    assertion_of,
+    keys_of,
+)
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import (
     AlreadyRecorded,
@@ -75,6 +83,7 @@ from ayes.ledger.log import (
 )
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.objections import asks_groups, votes_rest_on
+from ayes.ledger.passkeys import Passkey
 from ayes.ledger.patience import while_away
 from ayes.ledger.people import OPENID, People, people_of, readings_for
 from ayes.ledger.seal import SignerKey
@@ -141,6 +150,10 @@ _log: Final = get_logger("ayes.ledger.clients.client")
 _CATCH_UP_S: Final = 2.0
 #: The number of calls that are read with one request.
 _CALLS_AT_ONCE: Final = 100
+#: Votes whose signatures are judged before others may go on: some 20 ms.
+_VOTES_AT_ONCE: Final = 100
+#: So many votes of a person are sooner read again than their later ones alone, with a consumer.
+_FEW_VOTES: Final = 200
 #: How often a decision is taken anew because the call changed meanwhile.
 _CHANGES: Final = 5
 #: Files may have been swept if a fact is recorded so long after them, or later (`ops/files.py`).
@@ -204,8 +217,10 @@ class LedgerClient:
         self.signer: SignerKey | None = None
         #: With which sealed values are sealed and opened; None: they are not, here.
         self.keys: ThreadKeys | None = None
-        #: The facts about keys, by their number and the last of them, and what they come to.
-        self._keys: tuple[tuple[int, int], Keys] = ((0, 0), Keys())
+        #: What the facts about keys come to, by their number and the last of them: the newest.
+        self._keys: dict[tuple[int, int], Keys] = {}
+        #: By person.
+        self._counters: dict[str, Counters] = {}
 
     @classmethod
     @asynccontextmanager
@@ -704,14 +719,45 @@ class LedgerClient:
 
     async def fallen(self, call: Call, keys: Keys) -> dict[int, Fact]:
         """The votes on a call that do not count by the counters of their passkeys, which go through
-        all that their people have voted.
+        all that their people have voted: each of these is read and judged once.
         """
-        with_passkey = [one for one in call.votes if assertion_of(one) is not None]
-        if not with_passkey:
-            return {}
-        people = dict.fromkeys(one.slot.tail[3] for one in with_passkey)
-        latest = max(with_passkey, key=attrgetter("seq")).slot
-        return fallen(await self.read(*map(votes_of, people), must_include=latest), keys)
+        found = dict[int, Fact]()
+        for vote in call.votes:
+            if assertion_of(vote) is not None:
+                counters = await self._counters_at(vote, keys)
+                if (by := counters.fallen.get(vote.seq)) is not None:
+                    found[vote.seq] = by
+        return found
+
+    async def _counters_at(self, vote: Fact, keys: Keys) -> Counters:
+        """Those of the person of a vote, with all their votes up to it."""
+        person = vote.slot.tail[3]
+        counters = Counters(keys.confirmed(person))
+        if (known := self._counters.get(person)) is not None and known.keys == counters.keys:
+            counters = known
+        self._counters[person] = counters
+        if counters.last < vote.seq and counters.count > _FEW_VOTES:
+            async with aclosing(self.replay(counters.last + 1, votes_of(person))) as later:
+                async for one in later:
+                    counters.add([one])
+        if counters.last < vote.seq:
+            votes = await self.read(votes_of(person), must_include=vote.slot)
+            for some in batched(votes, _VOTES_AT_ONCE, strict=False):
+                counters.add(some)
+                await asyncio.sleep(0)  # others need not wait for all of them
+        return counters
+
+    async def copied(self, trust: Trust) -> list[tuple[PersonKey, Fact]]:
+        """The passkeys that may have a copy and are not revoked, each with the last vote after
+        which its counter did not rise.
+        """
+        found = list[tuple[PersonKey, Fact]]()
+        for key in (await self.keys_of(trust)).each.values():
+            if isinstance(key.public, Passkey) and key.confirmed and not key.revoked:
+                counters = Counters([key])
+                counters.add(await self.read(votes_of(key.person)))
+                found += [(key, vote) for vote in [*counters.fallen.values()][-1:]]
+        return found
 
     async def with_signed(
         self, grants: Sequence[Grant], *, must_include: Slot | None = None
@@ -736,9 +782,10 @@ class LedgerClient:
             if one.slot.workspace == ORGANISATION and isinstance(one.event, ABOUT_KEYS)
         )
         known = len(facts), facts[-1].seq if facts else 0
-        if known != self._keys[0]:
-            self._keys = known, keys_of(facts, trust)
-        return self._keys[1]
+        if (found := self._keys.get(known)) is None:
+            self._keys.clear()  # the same object for each delivery (`reading_from`)
+            found = self._keys[known] = keys_of(facts, trust)
+        return found
 
     def wants_signed(self, call: Call) -> bool:
         """Whether votes on a pending call, other than denials, count only if they are signed."""

@@ -265,7 +265,7 @@ class Reviewer:
 
     def _lacks_key(self, call: Call, vote: e.Voted) -> bool:
         """Whether a vote would not count as it can be signed here."""
-        is_free = vote.verdict == "deny" or self._ledger.signer is not None
+        is_free = vote.verdict == "deny" or bool(vote.signature) or self._ledger.signer is not None
         return not is_free and self._ledger.wants_signed(call)
 
     def _unsigned(self, call: Call) -> NotAllowed:
@@ -617,13 +617,7 @@ class Reviewer:
             UnknownTool: nobody declared the tool.
             NotAllowed: no grant may cover it.
         """
-        trust = self._ledger.trust
-        if self._ledger.signer is None and trust is not None and trust.wants_signed(workspace):
-            raise NotAllowed(
-                f"only signed grants count in {workspace}, and {self.name}'s key is not here. Give "
-                f"it where it is: ayes grant give --as {self.name}. (A passkey signs votes alone.) "
-                "Nothing was recorded."
-            )
+        self._check_signable(workspace, "grants", "ayes grant give")
         declared = await self._ledger.tool(workspace, tool)
         policies = await self._ledger.policies(workspace)
         if declared.declared.governs or not policies.grantable(tool):
@@ -633,6 +627,16 @@ class Reviewer:
                 "Nothing was recorded."
             )
         return declared
+
+    def _check_signable(self, workspace: str, what: str, command: str) -> None:
+        """Refuse to record something unsigned that would count for nothing."""
+        trust = self._ledger.trust
+        if self._ledger.signer is None and trust is not None and trust.wants_signed(workspace):
+            raise NotAllowed(
+                f"only signed {what} count in {workspace}, and {self.name}'s key is not here. Do "
+                f"it where it is: {command} --as {self.name}. (A passkey signs votes alone.) "
+                "Nothing was recorded."
+            )
 
     async def revoke_grant(self, grant: GrantRef | str, *, reason: str = "") -> Grant:
         """Revoke a grant. Any reviewer may: it only makes things stricter.
@@ -679,7 +683,7 @@ class Reviewer:
             BadInput: it ends before it starts, is over already, is to its giver, or has times
                 without a zone.
             BadId: `to` is not a valid name of a person.
-            NotAllowed: the giver is another person.
+            NotAllowed: the giver is another person, or only signed ones count and no key is here.
             AlreadyFilled: another delegation has this name.
         """
         ref = (
@@ -687,6 +691,7 @@ class Reviewer:
         )
         self._check_giver(ref)
         ids.token("reviewer", to)
+        self._check_signable(ref.workspace, "delegations", "ayes delegate give")
         given = e.Delegated(to=to, starts_at=starts_at, ends_at=ends_at, tools=tools, reason=reason)
         if problem := bad_delegation(ref.giver, given, self._ledger.now()):
             raise BadInput(problem)

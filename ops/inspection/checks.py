@@ -44,6 +44,7 @@ from ayes.ledger.nats.streams import (
     uses,
     version_text,
 )
+from ayes.ledger.signing import fingerprint
 from ayes.ledger.subscriptions import LEDGER, MAX_PARKED, OPERATOR, PARKED, Durable
 from ayes.ledger.trust import Trust
 from ayes.ops.actions.forgetting import personal_names
@@ -149,7 +150,7 @@ class Look(Struct, frozen=True, kw_only=True):
     seal: SealStatus | None = None
     #: How it compares with the witness, and with what it promises.
     witnessed: Finding = ((), "")
-    #: Why signed votes cannot count where they are wanted, and where they are.
+    #: Why signed votes cannot count where they are wanted, or should not, and where they are.
     unsigned: list[str] | None = []
     signed_in: list[str] = []
     #: The threads with sealed values whose names look like a person's address or number.
@@ -283,11 +284,15 @@ async def examination(
     ledger, unread = Ledger.on(log, OPERATOR), dict[str, str]()
     silent = await _readable(unread, "silent", _silent(ledger))
     wanting = await _readable(unread, "unsigned", wanting_signed(ledger)) if store else []
+    unsigned = _unsigned(wanting or (), trust, await log.identity())
+    copied: list[str] | None = []
+    if trust is not None and not unsigned:
+        copied = await _readable(unread, "unsigned", copied_keys(ledger, trust))
     return replace(
         shared,
         unread={**shared.unread, **unread},
         silent=silent,
-        unsigned=None if wanting is None else _unsigned(wanting, trust, await log.identity()),
+        unsigned=None if wanting is None or copied is None else [*unsigned, *copied],
         signed_in=[*dict.fromkeys((*(wanting or ()), *(trust.signed_since if trust else ())))],
         readers=[*map(str, await undeclared(log.api))],
         personal=await _readable(unread, "personal", personal_names(ledger)) or [],
@@ -664,6 +669,16 @@ def _unsigned(wanting: Sequence[str], trust: Trust | None, identity: str) -> lis
     if trust is not None and trust.log != identity:
         return [f"the trust file is of the log {trust.log}, and this one is {identity}"]
     return []
+
+
+async def copied_keys(ledger: Ledger, trust: Trust) -> list[str]:
+    """Of which passkeys there may be a copy."""
+    return [
+        f"there may be a copy of a passkey of {key.person}: its counter did not rise after the "
+        f"vote on {vote.slot.call_ref}. Revoke it: "
+        f"ayes key revoke {key.person} {fingerprint(key.public)}"
+        for key, vote in await ledger.copied(trust)
+    ]
 
 
 def _signatures(look: Look) -> Iterable[str]:

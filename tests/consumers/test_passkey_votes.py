@@ -17,19 +17,30 @@ from until import recorded
 from ayes.consumers.notices.channels import Channels
 from ayes.consumers.notices.notifier import Notifier
 from ayes.consumers.worker import Worker
+from ayes.ledger import keys as judged_keys
+from ayes.ledger.clients import client
 from ayes.ledger.clients.proofs import why_unproved
 from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.grants import grants_of, with_signatures
-from ayes.ledger.keys import fallen, key_name, keys_of
+from ayes.ledger.keys import Counters, key_name, keys_of
 from ayes.ledger.log import EventLog
-from ayes.ledger.passkeys import Passkey
-from ayes.ledger.signing import MAX_LIFE_S, Signature, grant_digest, key_digest, key_id, signed
+from ayes.ledger.passkeys import Assertion, Passkey
+from ayes.ledger.signing import (
+    MAX_LIFE_S,
+    Signature,
+    fingerprint,
+    grant_digest,
+    key_digest,
+    key_id,
+    signed,
+)
 from ayes.ledger.validity import voids
+from ayes.ops.inspection.checks import copied_keys
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput, NotAllowed
-from ayes.schemas.slots import KEYS, CallRef, GrantRef, key_slot, votes_of
+from ayes.schemas.slots import KEYS, CallRef, DelegationRef, GrantRef, key_slot, votes_of
 
 pytestmark = pytest.mark.log("memory")
 
@@ -103,6 +114,16 @@ async def test_a_vote_with_a_passkey_counts_and_starts_the_call(site: Site):
     ledger = Ledger(site.log, e.Author("x", "x"))
     ledger.trust = site.trust
     assert await why_unproved(ledger, await ledger.call(FIRST), starts=True) == ""
+
+
+async def test_a_vote_that_was_signed_elsewhere_needs_no_passkey(site: Site):
+    """A program of ben's has signed it with his key at the terminal, and sends it over HTTP."""
+    async with site.gates():
+        await site.ask()
+        vote = await site.vote_of("ben")
+        call = await console(site, "ben").vote(FIRST, Ballot("approve", signature=vote.signature))
+        assert (await site.decided(e.Approved)).voters == ("ben",)
+        assert call.votes[0].event.signature == vote.signature
 
 
 async def test_what_is_signed_ends_by_the_clock_of_the_log(site: Site):
@@ -214,9 +235,16 @@ async def test_a_counter_that_falls_voids_that_vote(site: Site):
         starter.trust = site.trust
         said = await why_unproved(starter, await starter.call(FIRST), starts=True)
         assert said == "the votes that count do not approve this"
+        # An operator reads it in `ayes doctor`, until the key is revoked.
+        key = made.public
+        [line] = await copied_keys(starter, site.trust)
+        assert line.startswith("there may be a copy of a passkey of ana: its counter did not rise")
+        assert line.endswith(f"on {SECOND}. Revoke it: ayes key revoke ana {fingerprint(key)}")
         # Another key of the same person counts by itself.
         await site.ledger.append(THIRD.vote("ana"), await vote_of(site, other, THIRD))
         await site.decided(e.Approved, THIRD)
+        await site.ledger.append(key_slot("ana", key_id(key), "revoked", "cy"), e.KeyRevoked())
+        assert await copied_keys(starter, site.trust) == []
 
 
 @pytest.mark.parametrize(
@@ -235,11 +263,50 @@ async def test_counters_in_the_order_of_the_log(site: Site, counts: list[int], f
     made = await device(site)
     keys = keys_of(await site.ledger.read(KEYS), site.trust)
     now, votes = await site.log.clock(), list[Fact]()
-    for seq, count in enumerate(counts):
+    for seq, count in enumerate(counts, 1):
         made.count = count - made.step
         vote = e.Voted(verdict="approve", digest="", signature=made.text(bytes(32), 1, ORIGIN))
         votes.append(Fact(seq, now, CallRef("shop", "t", f"c{seq}").vote("ana"), vote))
-    assert [*fallen(votes, keys)] == fell
+    counters = Counters(keys.confirmed("ana"))
+    for _ in range(2):  # the same ones again change nothing
+        counters.add(votes)
+    assert [seq - 1 for seq in counters.fallen] == fell
+
+
+@pytest.mark.parametrize(("few", "reads"), [(1, 2), (200, 4)])
+async def test_each_vote_of_a_person_is_judged_once(
+    site: Site, monkeypatch: Any, few: int, reads: int
+):
+    """Else whoever has a reviewer's login could have the gate judge thousands of votes for each one
+    more. Of a person with many votes the later ones alone are read.
+    """
+    monkeypatch.setattr(client, "_FEW_VOTES", few)
+    seen, read = list[Assertion](), list[str]()
+    made, is_signed, reading = await device(site), judged_keys.is_signed, site.log.read
+
+    def judging(spki: bytes, said: Assertion) -> bool:
+        seen.append(said)
+        return is_signed(spki, said)
+
+    async def noted(*subjects: str) -> tuple[Fact, ...]:
+        read.extend(one for one in subjects if one == votes_of("ana"))
+        return await reading(*subjects)
+
+    monkeypatch.setattr(judged_keys, "is_signed", judging)
+    gate = Ledger(site.log, e.Author("x", "x"))
+    gate.trust = site.trust
+    calls = [CallRef("shop", "t1", f"d{number}") for number in range(4)]
+    async with site.gates():
+        for ref in calls:
+            await site.ask(ref)
+    seen.clear()
+    monkeypatch.setattr(site.log, "read", noted)
+    for at, ref in enumerate(calls):
+        await site.ledger.append(ref.vote("ana"), await vote_of(site, made, ref))
+        for one in calls[: at + 1]:
+            await gate.reading_from(site.log).with_given(await gate.call(one))
+    assert len(seen) == len(calls)
+    assert len(read) == reads
 
 
 async def test_what_a_key_has_not_signed_says_nothing_of_its_counter(site: Site):
@@ -259,11 +326,16 @@ async def test_what_a_key_has_not_signed_says_nothing_of_its_counter(site: Site)
 
 
 async def test_what_a_passkey_cannot_sign_is_refused_where_only_signed_counts(site: Site):
-    """A grant in the console: with a sentence, and nothing is recorded."""
+    """A grant or delegation in the console: with a sentence, and nothing is recorded."""
     await device(site)
     with pytest.raises(NotAllowed, match="only signed grants count in shop, and ana's key"):
         await console(site).grant(GrantRef("shop", "ana", "g"), "refund", for_s=60.0)
     assert not await site.ledger.read(GrantRef("shop", "ana", "g"))
+    now, ref = await site.log.clock(), DelegationRef("shop", "ana", "d")
+    until = now + timedelta(days=1)
+    with pytest.raises(NotAllowed, match="only signed delegations count in shop, and ana"):
+        await console(site).delegate(ref, "ben", starts_at=now, ends_at=until)
+    assert not await site.ledger.read(ref)
 
 
 async def test_a_passkey_signs_no_grant(site: Site):

@@ -256,3 +256,12 @@ def test_a_digest_lists_its_calls_and_says_how_many_more():
     assert all(f"{LINK}{number}\n" in forty.body for number in range(40))
     assert many.body.count("refund needs approval") == MAX_LISTED
     assert "and 7 more" in many.body
+
+
+def test_a_digest_of_one_says_what_its_reader_has_signed():
+    """As the notice itself: it is told so after the notifier was away."""
+    vote = Fact(9, START, CALL.vote("ana"), e.Voted("approve", "", signature="x"))
+    call = call_of(CALL, (*pending().facts, vote))
+    told = digest([DigestEntry(call, "signed", to="ana")])
+    assert "signed:    approve, " in told.body
+    assert told == notice(call, "signed", to="ana")

@@ -121,6 +121,7 @@ def test_unknown_field_of_a_known_fact_is_skipped():
         (b'{"type":"Voted","verdict":"perhaps","digest":"x"}', "a Voted (version 1) is malformed"),
         (b'{"type":"Denied","ground":"people","rule":"a"}', "policy_version"),
         (b'{"type":"Withdrawn","v":"1"}', "is not a fact"),
+        (b'{"type":"Withdrawn","more":"\xff"}', "can't decode byte 0xff"),
     ],
 )
 def test_foreign_bytes_fail_loudly(raw, expected):

@@ -454,8 +454,8 @@ async function unproved(
     : ["PersonAdded", "PersonRemoved"].includes(field(aboutPerson(person, one), "type", ""));
   const later = context.facts.filter((one) => one.seq > added.seq && one.seq < context.until);
   if (later.some(isEnd)) return "its key has ended";
-  const left = BigInt(signature.until) * 1_000_000_000n - BigInt(fact.time);
-  if (left < 0n || left > 300_000_000_000n) return "its signature was too old, or too young";
+  const left = BigInt(signature.until) * 1_000_000n - BigInt(fact.time) / 1_000n;
+  if (left < 0n || left > 300_000_000n) return "its signature was too old, or too young";
   const digest = await voteDigest(person, vote, signature.until, context);
   if (!key.rp)
     return signature.raw.length === 1 && (await verifies(key.raw, signature.raw[0]!, digest))

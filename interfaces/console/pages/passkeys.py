@@ -29,7 +29,8 @@ async def _shown(
     trust, keys = passkeys.trust_of(visit), await passkeys.keys_of(visit)
     making: dict[str, Any] = {}
     if trust is not None:
-        taken = [one.credential for one in keys if one.credential]
+        # A device makes one in the place of a key that was revoked.
+        taken = [one.credential for one in keys if one.credential and not one.is_revoked]
         making = {"person": visit.name, "taken": taken}
         where = place(visit, making)
         challenge = base64url(passkeys.challenge_of(visit.name, trust))

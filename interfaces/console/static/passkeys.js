@@ -9,7 +9,6 @@ const text = (buffer) => btoa(String.fromCharCode(...new Uint8Array(buffer)))
   .replaceAll("+", "-").replaceAll("/", "_").replace(/=+$/, "");
 const REFUSED = "Nothing was signed: the browser or the device refused, or waited too long. A device " +
   "must have one of your passkeys, and ask who you are. Press again, or use the terminal: ";
-const OVER = "This was shown for too long. Go back, and sign again.";
 
 /* What makes or uses passkeys in a part of a page. */
 export function offer(part) {
@@ -29,9 +28,10 @@ function show(form) {
   const button = start(form);
   button.hidden = false;
   say(form, "");
-  if (!isVote && location.hash.length > 1) return take(form, location.hash.slice(1));
+  const [, made] = isVote ? [] : returned("/passkeys");
+  if (made) return take(form, made);
   if (button.matches("a")) {
-    if (isVote) button.addEventListener("click", () => keep(form));
+    button.addEventListener("click", () => keep(form));
     return;
   }
   const publicKey = isVote ? {
@@ -43,7 +43,7 @@ function show(form) {
   } : {
     rp: { id: rp, name: "ayes" },
     user: {
-      id: new TextEncoder().encode(form.dataset.person),
+      id: bytes(challenge),  // of one log: it replaces no other's
       name: form.dataset.person,
       displayName: form.dataset.person,
     },
@@ -67,7 +67,6 @@ function show(form) {
 
 function send(form, { rawId, response }) {
   const { keys, until } = form.dataset;
-  if (Date.now() > 1000 * (Number(until) + 60)) return say(form, OVER);
   const id = Object.entries(JSON.parse(keys)).find(([, one]) => one === text(rawId))?.[0];
   const parts = [response.authenticatorData, response.clientDataJSON, response.signature].map(text);
   form.elements.signature.value = ["webauthn.1", id, until, ...parts].join(".");
@@ -95,7 +94,6 @@ async function ready(form, { id, rawId, response }) {
 
 /* A passkey was made on the sign page, which has shown its digits. */
 function take(form, given) {
-  history.replaceState(null, "", location.pathname);
   form.elements.made.value = new TextDecoder().decode(bytes(given));
   say(form, "The sign page made a passkey, and has shown its digits.");
   finish(form);
@@ -108,18 +106,27 @@ function finish(form) {
   button.focus();
 }
 
-/* The vote that the sign page is to sign stays in this tab. */
+/* What the sign page is to sign, or that it makes a passkey, stays in this tab. */
 function keep(form) {
   const fields = [...new FormData(form)];
   sessionStorage.setItem(KEPT, JSON.stringify({ to: form.getAttribute("action"), fields }));
 }
 
-function sendKept(form) {
+/* What was kept for an address that begins so, and what the sign page has answered. Another site
+ * could lead here with an answer of its own: nothing was kept then.
+ */
+function returned(to) {
+  const answer = location.hash.slice(1);
+  if (!answer) return [];
   const kept = JSON.parse(sessionStorage.getItem(KEPT) ?? "null");
   sessionStorage.removeItem(KEPT);
-  const signature = location.hash.slice(1);
   history.replaceState(null, "", location.pathname);
-  if (!kept || !signature || !kept.to.startsWith("/calls/")) return;
+  return kept?.to.startsWith(to) ? [kept, answer] : [];
+}
+
+function sendKept(form) {
+  const [kept, signature] = returned("/calls/");
+  if (!kept) return;
   for (const [name, value] of kept.fields) {
     const field = document.createElement("input");
     Object.assign(field, { type: "hidden", name, value: name === "signature" ? signature : value });

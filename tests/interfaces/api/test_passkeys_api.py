@@ -3,6 +3,7 @@
 import json
 from hashlib import sha256
 from typing import Any
+from urllib.parse import urlsplit
 
 import cbor2
 import pytest
@@ -18,11 +19,12 @@ from webauthn.helpers.exceptions import InvalidAuthenticationResponse
 from ayes.interfaces.console import serving
 from ayes.ledger.keys import key_name
 from ayes.ledger.passkeys import flaw
-from ayes.ledger.signing import fingerprint, passkey_digest
+from ayes.ledger.signing import fingerprint, key_id, passkey_digest
 from ayes.ledger.trust import Trust
 from ayes.schemas.base64url import base64url
 from ayes.schemas.errors import BadInput
-from ayes.schemas.slots import KEYS, CallRef
+from ayes.schemas.events import KeyRevoked
+from ayes.schemas.slots import KEYS, CallRef, key_slot
 
 CALL = "shop/order-17/refund-1"
 PAGE = "http://localhost:8420"
@@ -88,6 +90,16 @@ async def test_a_passkey_is_added_and_waits_for_its_person(shop: Any, client: As
     assert added.event.key == str(device.public)
     again = await client.post("/passkeys", data={"made": said})
     assert "among your keys already" in again.text
+    # A device makes no second one beside it, and one in its place once it is revoked.
+    shop.security.url = PAGE
+    credential = base64url(sha256(device.public.spki).digest())
+    assert credential in (await client.get("/passkeys")).text
+    reviewer = await shop.app.state.backend.as_reviewer("ana")
+    slot = key_slot("ana", key_id(device.public), "revoked", "ana")
+    await reviewer.append(slot, KeyRevoked())
+    page = (await client.get("/passkeys")).text
+    assert "revoked at" in page
+    assert credential not in page
 
 
 @pytest.mark.parametrize(
@@ -112,7 +124,7 @@ async def test_what_is_no_passkey_of_this_visitor_is_refused(
     answer = await client.post("/passkeys", data={"made": made(device, digest, **changed)})
     assert answer.status_code == 422
     assert "made no passkey that can be used here" in answer.text
-    for broken in ("", "{}", "[]", '{"id":1}', "\0"):
+    for broken in ("", "{}", "[]", '{"id":1}', "\0", "[" * 100_000):
         answer = await client.post("/passkeys", data={"made": broken})
         assert answer.status_code == 422
     assert await shop.service.read(KEYS) == ()
@@ -168,6 +180,13 @@ async def test_the_console_is_opened_at_the_name_of_its_passkeys(shop: Any):
         assert not any("passkey" in one for one in served.notes)
     async with serving.serving(store, "ana", trust=trust, port=0, sign_page=f"{PAGE}/s") as served:
         assert not any("passkey" in one for one in served.notes)
+    # With the console's own page beside it, a sign page protects nobody.
+    both = trust.model_copy(update={"origins": (PAGE, served.url)})
+    port = urlsplit(served.url).port
+    async with serving.serving(
+        store, "ana", trust=both, port=port, sign_page=f"{PAGE}/s"
+    ) as served:
+        assert any("the sign page protects from no console" in one for one in served.notes)
     with pytest.raises(BadInput, match="is on none of the origins of the trust file"):
         async with serving.serving(store, "ana", trust=trust, port=0, sign_page="http://x/s"):
             pass

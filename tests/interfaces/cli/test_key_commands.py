@@ -164,8 +164,9 @@ def test_the_sign_page_is_of_one_console_log_and_domain(tmp_path):
     assert "the page needs rp and origins of the trust file" in refused.err
     origins = 'rp = "example.com"\norigins = ["https://sign.example.com"]\n'
     trust.write_text(trust.read_text() + origins)
-    refused = approvals(*words[:-1], "https://ayes.example.com/path", store=store)
-    assert "is not where people open a console" in refused.err
+    for other in "https://ayes.example.com/path", "javascript://ayes.example.com":
+        refused = approvals(*words[:-1], other, store=store)
+        assert "is not where people open a console" in refused.err
     assert not page.exists()
     data(*words, store=store)
     text = page.read_text()

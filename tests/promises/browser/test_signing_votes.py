@@ -2,14 +2,20 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from browser import PHONE, Problems, opened, sign_in, violations
 from passkey_site import Device, PasskeySite, passkey_site
-from playwright.async_api import Browser, Page, expect
+from playwright.async_api import Browser, Page, Route, expect
+from signed_site import DESK
 
+from ayes.interfaces.cli.trust import sign_page
 from ayes.ledger.passkeys import Assertion
-from ayes.ledger.signing import Signature
+from ayes.ledger.signing import Signature, passkey_digest
+from ayes.ledger.trust import Trust
+from ayes.schemas.base64url import base64url
+from ayes.schemas.digest import call_digest
 from ayes.schemas.slots import CallRef
 
 CALL, OTHER = "shop/order-17/refund-1", "shop/order-17/refund-2"
@@ -115,6 +121,10 @@ async def test_a_vote_is_signed_on_a_page_of_another_origin(browser: Browser, tm
     """The sign page computes what is signed from the facts, shows it, and leads back (D3)."""
     async with passkey_site(tmp_path, "ayes.localhost", elsewhere=True) as site:
         page, problems = await tab(browser, site)
+        # Another site that leads back with a passkey of its own finds that none was asked for.
+        await page.goto(f"/passkeys#{base64url(b'{}')}")
+        await expect(page.get_by_role("link", name="Make a passkey")).to_be_visible()
+        await expect(page.get_by_role("button", name="Add this passkey")).to_be_hidden()
         await with_passkey(page, site)
         await site.ask(CALL)
         await page.goto(f"/calls/{CALL}")
@@ -184,6 +194,89 @@ async def test_without_a_passkey_the_page_names_the_command(
         await expect(state).to_contain_text(f"ayes approve {CALL} --as ana")
         assert (await site.service.call(CallRef.parse(CALL))).votes == ()
         await page.context.close()
+
+
+ELSEWHERE = "https://sign.ayes.example/sign.html"
+#: Keeps what the page asks the browser for.
+ASKING = """for (const one of ["get", "create"])
+    navigator.credentials[one] = async ({ publicKey }) => {
+        const hex = (raw) => [...raw].map((one) => one.toString(16).padStart(2, "0")).join("");
+        const { challenge, user } = publicKey;
+        window.asked = [hex(challenge), user && hex(user.id)];
+        throw new DOMException("no");
+    };
+"""
+
+
+def asking(now: float, **changed: Any) -> dict[str, Any]:
+    """What the console gives the sign page for a vote."""
+    runs = '{"order":"A-17"}'
+    wish = {"type": "ToolRequested", "tool": "refund", "arguments": runs, "requester": "rita"}
+    gated = {
+        "type": "ApprovalRequested",
+        "rule": "money",
+        "digest": call_digest("refund", "", runs),
+    }
+    said = {"verdict": "approve", "reason": "", "arguments": None, "answer": "", "halt": False}
+    given = {"call": CALL, "reviewer": "ana", "vote": said | {"is_error": False}}
+    given |= {"until": int(now) + 240, "policy": "", "keys": {"0" * 16: "AAAA"}}
+    return given | {"requested": json.dumps(wish), "gated": json.dumps(gated)} | changed
+
+
+async def test_the_sign_page_by_itself(browser: Browser):
+    """What it takes from a console that is not honest: no end later than in minutes, nothing that
+    cannot be seen, no frame, no other call just as somebody presses, no passkey in the place of
+    another log's.
+    """
+    log = "0" * 32
+    said = {"log": log, "roots": [str(DESK.public)], "rp": "ayes.example"}
+    text = sign_page(
+        "https://ayes.example", Trust.model_validate(said | {"origins": [ELSEWHERE[:25]]})
+    )
+    context = await browser.new_context()
+    await context.add_init_script(ASKING)
+    frame = f"<iframe src='{ELSEWHERE}#{base64url(b'{}')}'></iframe>"
+
+    async def served(route: Route) -> None:
+        is_page = route.request.url.startswith(ELSEWHERE)
+        await route.fulfill(body=text if is_page else frame, content_type="text/html")
+
+    await context.route("**/*", served)
+    page = await context.new_page()
+    now = 1_800_000_000.0
+    await page.clock.install(time=now)
+    await page.clock.pause_at(now + 1)
+    button = page.get_by_role("button")
+
+    async def opens(given: dict[str, Any]) -> str:
+        await page.goto("about:blank")
+        await page.goto(f"{ELSEWHERE}#{base64url(json.dumps(given).encode())}")
+        return await page.get_by_role("status").inner_text()
+
+    hidden = asking(now, vote=asking(now)["vote"] | {"reason": "a\u3164b\u202ec\u2800d\u00a0e f"})
+    assert "asks for your signature of exactly this" in await opens(hidden)
+    await expect(page.locator("#facts")).to_contain_text("aU+3164bU+202EcU+2800dU+00A0e f")
+    await expect(button).to_be_disabled()
+    await page.clock.run_for(1000)
+    await expect(button).to_be_enabled()
+    await expect(button).to_be_focused()
+    # A console whose end is days away could record this vote then.
+    for later in 60, 24 * 3600:
+        refused = await opens(asking(now, until=int(now) + 300 + later))
+        assert "could be used later than in five minutes" in refused
+        await expect(button).to_be_hidden()
+    # Also an answer without words is one.
+    await opens(asking(now, vote=asking(now)["vote"] | {"verdict": "answer"}))
+    await expect(page.get_by_role("heading")).to_have_text("Answer in its place?")
+    await opens({"person": "ana", "taken": []})
+    await page.clock.run_for(1000)
+    await button.click()
+    await expect(page.get_by_role("status")).to_contain_text("Nothing was signed")
+    assert await page.evaluate("asked") == [passkey_digest(log, "ana").hex()] * 2
+    await page.goto("https://ayes.example")
+    status = page.frame_locator("iframe").get_by_role("status")
+    await expect(status).to_have_text("This page signs in no frame.")
+    await context.close()
 
 
 MAKE = """async (rp) => {
