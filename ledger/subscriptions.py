@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ayes.schemas.slots import CLIENT, GRANT, POLICY, ROOT, STOP
+from ayes.schemas.slots import CLIENT, GRANT, KEY, ORGANISATION, POLICY, ROOT, STOP
 
 #: The streams that subscriptions read: the facts, the timers of deadlines, and parked deliveries.
 LEDGER: Final = "LEDGER"
@@ -89,7 +89,10 @@ class Durable(Struct, frozen=True):
         if self.name != self.origin:
             return DURABLES[self.origin].of(login, workspaces).again
         subjects = tuple(
-            one.replace(".*.", f".{where}.", 1) for one in self.subjects for where in workspaces
+            one.replace(".*.", f".{where}.", 1)
+            for one in self.subjects
+            if not one.startswith(_ORGANISATIONS)
+            for where in workspaces
         )
         name = f"{login}@{self.name}"
         return replace(self, name=name, subjects=subjects, optional=True, workspaces=workspaces)
@@ -119,6 +122,13 @@ def _call(*tails: str) -> tuple[str, ...]:
 
 _SAID: Final = f"{ROOT}.*.*.said.*"
 
+#: How the subjects begin that no login with some workspaces may read.
+_ORGANISATIONS: Final = f"{ROOT}.{ORGANISATION}."
+#: Confirmations of people's keys.
+_CONFIRMED: Final = tuple(
+    f"{_ORGANISATIONS}{KEY}.*.*.{tail}" for tail in ("confirmed", "confirmed.*")
+)
+
 #: A delivery that waits for the end of a stop comes again each minute, for some days.
 _OF_A_STOP: Final = 5000
 
@@ -145,17 +155,20 @@ _MODEL: Final = (
 _EXECUTOR: Final = _call("decided", "claim.*", "revoked.*", "lapsed")
 
 #: Each beginning of an occasion to tell somebody. Most ends are none.
-_NOTIFIER: Final = _call(
-    "gated",
-    "vote.*",
-    "escalated.*",
-    "handed.*.*",
-    "announced",
-    "decided",
-    "claim.>",
-    "finished",
-    f"finished.{CLIENT}",
-    "late.>",
+_NOTIFIER: Final = (
+    *_call(
+        "gated",
+        "vote.*",
+        "escalated.*",
+        "handed.*.*",
+        "announced",
+        "decided",
+        "claim.>",
+        "finished",
+        f"finished.{CLIENT}",
+        "late.>",
+    ),
+    *_CONFIRMED,
 )
 
 

@@ -107,6 +107,7 @@ from ayes.schemas.errors import (
 )
 from ayes.schemas.logs import get_logger
 from ayes.schemas.people import plain
+from ayes.schemas.policy import Policy
 from ayes.schemas.quorums import GROUP
 from ayes.schemas.slots import (
     KEYS,
@@ -900,6 +901,12 @@ class LedgerClient:
             versions = await self.read(policies(workspace), must_include=fact.slot)
             fact = next((one for one in reversed(versions) if one.seq < before), None)
         return await self._applied(workspace, fact)
+
+    async def policies_by_owner(self) -> dict[str, Policy]:
+        """The policies in force of the organisation and of all workspaces that can be read."""
+        applied = await self.read(f"{ROOT}.*.{POLICY}.*")
+        owners = sorted({fact.slot.workspace for fact in applied} - {""})
+        return {one: (await self.policies(one)).workspace.policy for one in owners}
 
     async def policies_of(self, versions: Sequence[Fact], workspace: str, before: int) -> Policies:
         """The policies in force just before a number of the log, by all versions until then."""
