@@ -752,8 +752,10 @@ class LedgerClient:
         Args:
             log: its identity.
         """
+        assert call.gated
+        question = call.gated.slot  # a replica that has it has its policy
         policy, asked = await asyncio.gather(
-            self.reading.read(_policy_named(call).subject), self.asked(call)
+            self.read(_policy_named(call), question, must_include=question), self.asked(call)
         )
         return bound_to(call, log, policy, *asked)
 

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from inboxes import http
@@ -26,7 +26,7 @@ from ayes.consumers.worker import Worker
 from ayes.ledger.clients.proofs import why_unproved
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.budgets import sums_of
-from ayes.ledger.log import EventLog
+from ayes.ledger.log import EventLog, FactReader
 from ayes.ledger.seal import SignerKey
 from ayes.ledger.signing import (
     MAX_LIFE_S,
@@ -42,6 +42,7 @@ from ayes.ledger.trust import Trust
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker.setup import apply_policy, next_version, policy_signatures
 from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput, NotAllowed, NotOpen
 from ayes.schemas.slots import ORGANISATION, CallRef, GrantRef, key_slot
 
@@ -129,6 +130,24 @@ async def test_a_signature_is_of_one_question_and_one_log(site: Site):
             digest = vote_digest(other, FIRST, call.wish, "ana", vote, signature.until)
             forged = signed(site.keys["ana"], digest, signature.until)
             assert await site.would_be_void(replace(vote, signature=forged)), name
+
+
+async def test_a_vote_is_bound_to_a_policy_that_a_replica_has_a_little_later(site: Site):
+    """Else the signature would be over no policy, and its voter's only vote would not count."""
+    await site.begin()
+    async with site.gates():
+        await site.ask()
+    call = await site.ledger.call(FIRST)
+    bound, answers = await site.ledger.bound(call, "log"), [()]
+
+    class Behind:
+        digest = staticmethod(site.log.digest)
+
+        async def read(self, *subjects: str) -> tuple[Fact, ...]:
+            return answers.pop() if answers else await site.log.read(*subjects)
+
+    assert bound.policy
+    assert await site.ledger.reading_from(cast(FactReader, Behind())).bound(call, "log") == bound
 
 
 @pytest.mark.parametrize("off_s", [-1, MAX_LIFE_S + 60])
