@@ -89,10 +89,7 @@ class Durable(Struct, frozen=True):
         if self.name != self.origin:
             return DURABLES[self.origin].of(login, workspaces).again
         subjects = tuple(
-            one.replace(".*.", f".{where}.", 1)
-            for one in self.subjects
-            if not one.startswith(_ORGANISATIONS)
-            for where in workspaces
+            one.replace(".*.", f".{where}.", 1) for one in self.subjects for where in workspaces
         )
         name = f"{login}@{self.name}"
         return replace(self, name=name, subjects=subjects, optional=True, workspaces=workspaces)
@@ -122,11 +119,9 @@ def _call(*tails: str) -> tuple[str, ...]:
 
 _SAID: Final = f"{ROOT}.*.*.said.*"
 
-#: How the subjects begin that no login with some workspaces may read.
-_ORGANISATIONS: Final = f"{ROOT}.{ORGANISATION}."
 #: Confirmations of people's keys.
 _CONFIRMED: Final = tuple(
-    f"{_ORGANISATIONS}{KEY}.*.*.{tail}" for tail in ("confirmed", "confirmed.*")
+    f"{ROOT}.{ORGANISATION}.{KEY}.*.*.{tail}" for tail in ("confirmed", "confirmed.*")
 )
 
 #: A delivery that waits for the end of a stop comes again each minute, for some days.
