@@ -64,8 +64,8 @@ class Notification(Struct, frozen=True):
     in_digest: bool = False
 
     @property
-    def address(self) -> "Address":
-        return Address(self.to, self.contacts, self.is_room)
+    def recipient(self) -> "Recipient":
+        return Recipient(self.to, self.contacts, self.is_room)
 
     def slot(self, call: Call) -> Slot:
         """The slot that says that it was sent."""
@@ -84,7 +84,7 @@ class _Occasion(NamedTuple):
     voter: str = ""
 
 
-class Address(NamedTuple):
+class Recipient(NamedTuple):
     """The contacts of a person or room, in order of preference."""
 
     to: str
@@ -155,7 +155,7 @@ def messages(seen: Situation, fact: Fact, then: Policies) -> tuple[Notification,
             continue
         told = _people(seen, occasion, route) if route.people or occasion.voter else []
         rooms_told = [
-            Address(room, (rooms[room],), is_room=True) for room in route.rooms if room in rooms
+            Recipient(room, (rooms[room],), is_room=True) for room in route.rooms if room in rooms
         ]
         if occasion.kind == "signed":
             rooms_told = []
@@ -274,15 +274,15 @@ def _due(occasion: _Occasion, route: Route) -> tuple[datetime, bool]:
     return due, route.digest_s is not None and due > occasion.at
 
 
-def _people(seen: Situation, occasion: _Occasion, route: Route) -> list[Address]:
+def _people(seen: Situation, occasion: _Occasion, route: Route) -> list[Recipient]:
     """The people who are told, with those of their contacts that the route allows."""
-    found: list[Address] = []
+    found: list[Recipient] = []
     for name, contacts in _contacts(seen).items():
         usable = tuple(
             one for one in contacts if not route.via or one.partition(":")[0] in route.via
         )
         if usable and seen.is_theirs(name) and _is_told(seen, occasion, route, name):
-            found.append(Address(name, usable))
+            found.append(Recipient(name, usable))
     return found
 
 
@@ -372,9 +372,9 @@ def _hears_of_glass(seen: Situation, name: str) -> bool:
 def _default_room(
     seen: Situation,
     needed: Iterable[str],
-    told: Collection[Address],
-    rooms: Iterable[Address],
-) -> list[Address]:
+    told: Collection[Recipient],
+    rooms: Iterable[Recipient],
+) -> list[Recipient]:
     """The default room, if somebody who is needed has no contact, or nobody is told."""
     place = seen.policies.workspace.policy.rooms.get(DEFAULT_ROOM)
     place = place or seen.policies.organisation.policy.rooms.get(DEFAULT_ROOM)
@@ -390,7 +390,7 @@ def _default_room(
         and can_help(seen.call, one, seen.now, seen.delegations)
     ]
     is_told = bool(missed) or not told
-    return [Address(DEFAULT_ROOM, (place,), is_room=True)] if is_told else []
+    return [Recipient(DEFAULT_ROOM, (place,), is_room=True)] if is_told else []
 
 
 def _was_reminded(call: Call, message: Notification) -> bool:
@@ -401,21 +401,21 @@ def _was_reminded(call: Call, message: Notification) -> bool:
     return call.fact_at(reminder.slot(call)) is not None
 
 
-def told_of_key(key: PersonKey, policies: Mapping[str, Policy]) -> tuple[Address, ...]:
+def told_of_key(key: PersonKey, policies: Mapping[str, Policy]) -> tuple[Recipient, ...]:
     """Who is told that a key was confirmed.
 
     Args:
         policies: those in force, by workspace.
     """
-    found, organisation = dict[tuple[str, ...], Address](), policies.get(ORGANISATION, Policy())
+    found, organisation = dict[tuple[str, ...], Recipient](), policies.get(ORGANISATION, Policy())
     for policy in policies.values():
         accounts = policy.persons | organisation.persons
         whose = {person(one, accounts) for one in (key.person, *key.others)}
         for name, contacts in policy.contacts.items():
             if person(name, accounts) in whose:
-                found[contacts] = Address(name, contacts)
+                found[contacts] = Recipient(name, contacts)
     if key.others and (place := organisation.rooms.get(DEFAULT_ROOM)) is not None:
-        found[(place,)] = Address(DEFAULT_ROOM, (place,), is_room=True)
+        found[(place,)] = Recipient(DEFAULT_ROOM, (place,), is_room=True)
     return tuple(found.values())
 
 

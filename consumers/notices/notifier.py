@@ -49,8 +49,8 @@ from ayes.projections.notices import DigestEntry, Notice, digest, key_notice, no
 from ayes.projections.recipients import (
     MAX_LATE_S,
     QUESTIONS,
-    Address,
     Notification,
+    Recipient,
     Situation,
     asked_by,
     is_needed,
@@ -123,7 +123,7 @@ class Closing(Struct, frozen=True):
 class Telling(Struct, frozen=True):
     """A notice about a key, for one person or room."""
 
-    to: Address
+    to: Recipient
     notice: Notice
 
 
@@ -175,7 +175,7 @@ class Notifier:
         #: When its first delivery came, on the broker's clock.
         self._began: datetime | None = None
         #: Digests that are being gathered, by recipient.
-        self._digests: dict[Address, _Digest] = {}
+        self._digests: dict[Recipient, _Digest] = {}
 
     async def load(self, ledger: Ledger, handed: Delivered) -> Outstanding | None:
         if not isinstance(handed, Fact) or not isinstance(handed.event, _OCCASIONS):
@@ -259,7 +259,7 @@ class Notifier:
         try:
             channel, together = await self._send(ledger, call, work)
         except NotSent as problem:
-            raise _not_told(message.address, message.occasion, problem) from None
+            raise _not_told(message.recipient, message.occasion, problem) from None
         if self._channels.push(channel) and message.occasion in QUESTIONS:
             call = call_of(ref, await ledger.read(ref))
             if call.decided or call.withdrawn:  # before anybody knew of this notification
@@ -288,9 +288,9 @@ class Notifier:
             may_break_glass=asking is not None
             and call.people.is_among(message.to, asking.may_break_glass, work.seen.now),
         )
-        return await self._send_first(ledger, message.address, told), 1
+        return await self._send_first(ledger, message.recipient, told), 1
 
-    async def _send_first(self, ledger: Ledger, reader: Address, told: Notice) -> str:
+    async def _send_first(self, ledger: Ledger, reader: Recipient, told: Notice) -> str:
         """Send to the first of the reader's contacts that works; returns its channel.
 
         Raises:
@@ -314,7 +314,7 @@ class Notifier:
     async def _in_digest(
         self, ledger: Ledger, message: Notification, listed: DigestEntry
     ) -> tuple[str, int]:
-        reader = message.address
+        reader = message.recipient
         if (gathering := self._digests.get(reader)) is None:
 
             async def send(told: Notice) -> str:
@@ -341,7 +341,7 @@ async def _about_key(ledger: Ledger, confirmation: Fact) -> Outstanding | None:
     return Outstanding(now, tuple(Telling(one, told) for one in readers))
 
 
-def _not_told(reader: Address, occasion: str, problem: NotSent) -> GivenUp:
+def _not_told(reader: Recipient, occasion: str, problem: NotSent) -> GivenUp:
     who = f"room {reader.to}" if reader.is_room else reader.to
     return GivenUp(f"{who} was not told ({occasion}): {problem}")
 
