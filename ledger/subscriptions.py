@@ -9,7 +9,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from ayes.schemas.slots import CLIENT, GRANT, POLICY, ROOT, STOP
+from ayes.schemas.slots import CLIENT, GRANT, KEY, ORGANISATION, POLICY, ROOT, STOP
 
 #: The streams that subscriptions read: the facts, the timers of deadlines, and parked deliveries.
 LEDGER: Final = "LEDGER"
@@ -119,6 +119,11 @@ def _call(*tails: str) -> tuple[str, ...]:
 
 _SAID: Final = f"{ROOT}.*.*.said.*"
 
+#: Confirmations of people's keys.
+_CONFIRMED: Final = tuple(
+    f"{ROOT}.{ORGANISATION}.{KEY}.*.*.{tail}" for tail in ("confirmed", "confirmed.*")
+)
+
 #: A delivery that waits for the end of a stop comes again each minute, for some days.
 _OF_A_STOP: Final = 5000
 
@@ -145,17 +150,20 @@ _MODEL: Final = (
 _EXECUTOR: Final = _call("decided", "claim.*", "revoked.*", "lapsed")
 
 #: Each beginning of an occasion to tell somebody. Most ends are none.
-_NOTIFIER: Final = _call(
-    "gated",
-    "vote.*",
-    "escalated.*",
-    "handed.*.*",
-    "announced",
-    "decided",
-    "claim.>",
-    "finished",
-    f"finished.{CLIENT}",
-    "late.>",
+_NOTIFIER: Final = (
+    *_call(
+        "gated",
+        "vote.*",
+        "escalated.*",
+        "handed.*.*",
+        "announced",
+        "decided",
+        "claim.>",
+        "finished",
+        f"finished.{CLIENT}",
+        "late.>",
+    ),
+    *_CONFIRMED,
 )
 
 

@@ -4,41 +4,21 @@ ana.key                the key with which Ana signs votes, in her store, or wher
 """
 
 import os
-import tempfile
 from pathlib import Path
 from typing import Final
 
 from ayes.ledger.nats.credentials import Store, read_private
 from ayes.ledger.seal import PrivateKey, SignerKey
 from ayes.schemas.errors import BadFile, BadInput
-from ayes.schemas.files import is_there
+from ayes.schemas.files import is_there, write_new
 
 #: The variable that names the file of one's own key.
 VARIABLE: Final = "AYES_KEY"
 
 
 def write_key(file: Path, key: PrivateKey) -> None:
-    """Write a key into a new file, whole or not at all.
-
-    Raises:
-        FileExistsError: there is a file already.
-        OSError: it cannot be written.
-    """
-    # mkstemp's files are 0600 from the first moment on.
-    handle, name = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
-    try:
-        with os.fdopen(handle, "w") as content:
-            content.write(f"{key}\n")
-            content.flush()
-            os.fsync(content.fileno())
-        os.link(name, file)  # unlike a rename, it replaces nothing
-    finally:
-        Path(name).unlink(missing_ok=True)
-    folder = os.open(file.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+    """Write a key into a new file; errors as of `write_new`."""
+    write_new(file, f"{key}\n".encode())
 
 
 def new_file(file: Path, key: SignerKey) -> None:

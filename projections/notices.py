@@ -26,6 +26,8 @@ from ayes.ledger.descriptions import (
     describe_undoing,
     mode_words,
 )
+from ayes.ledger.keys import PersonKey
+from ayes.ledger.signing import fingerprint
 from ayes.ledger.validity import void_runs, voids
 from ayes.projections.recipients import QUESTIONS
 from ayes.schemas import events as e
@@ -108,6 +110,23 @@ def notice(
     body += [link or f"On the command line: {_command(call, occasion)}"]
     asks = occasion in QUESTIONS
     return Notice(subject(call, occasion), "\n".join(body), (call.ref,), asks)
+
+
+def key_notice(key: PersonKey) -> Notice:
+    """What its person, and others who confirmed it, are told of a key that was confirmed."""
+    assert key.counts_from, "it was confirmed"
+    digits, by = fingerprint(key.public), ", ".join(sorted(key.by | key.others))
+    body = (
+        f"A key was confirmed with which {key.person} signs.",
+        "",
+        f"digits:    {digits}",
+        f"confirmed: by {by or 'an older key of theirs'}",
+        f"counts:    from {_time(key.counts_from)} on",
+        "",
+        f"If {key.person} has not made it, or you have not confirmed it, revoke it at once:",
+        f"ayes key revoke {key.person} {digits}",
+    )
+    return Notice(f"A key of {key.person} was confirmed", "\n".join(body))
 
 
 def digest(listed: Sequence[DigestEntry]) -> Notice:

@@ -11,6 +11,9 @@
                                  their call counts for nothing
     signed                       the voter: what their key has just signed, whatever a page showed
 
+That a key was confirmed is about no call. Its person is told, and if it comes in the place of lost
+ones, also those who have confirmed it and the organisation's room `default`.
+
 Only people in [contacts] are told, and only of their workspaces; patterns of voters are matched
 with them. A person without a
 contact hears of a question through the room `default`, and so does the site if nobody at all is
@@ -29,15 +32,17 @@ from ayes.ledger.call import Call
 from ayes.ledger.judging.grants import Delegation
 from ayes.ledger.judging.policies import Policies
 from ayes.ledger.judging.votes import can_help
+from ayes.ledger.keys import PersonKey
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.objections import may_reconcile
 from ayes.ledger.validity import void_runs
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.people import is_excluded, person, plain
+from ayes.schemas.policy import Policy
 from ayes.schemas.quorums import is_plain
 from ayes.schemas.routes import DEFAULT_ROOM, Route
-from ayes.schemas.slots import Slot
+from ayes.schemas.slots import ORGANISATION, Slot
 from ayes.schemas.times import after, earliest
 
 #: News of what has ended is not told any more after this time, as when a notifier first starts.
@@ -58,6 +63,10 @@ class Notification(Struct, frozen=True):
     #: Whether it is told together with others that are due at the same time.
     in_digest: bool = False
 
+    @property
+    def recipient(self) -> "Recipient":
+        return Recipient(self.to, self.contacts, self.is_room)
+
     def slot(self, call: Call) -> Slot:
         """The slot that says that it was sent."""
         key = f"{self.occasion}-{self.stage}" if self.stage else self.occasion
@@ -75,11 +84,12 @@ class _Occasion(NamedTuple):
     voter: str = ""
 
 
-class _Address(NamedTuple):
-    """A contact, with the room or person whose it is."""
+class Recipient(NamedTuple):
+    """The contacts of a person or room, in order of preference."""
 
     to: str
     contacts: tuple[str, ...]
+    is_room: bool = False
 
 
 class Situation(Struct, frozen=True):
@@ -144,18 +154,21 @@ def messages(seen: Situation, fact: Fact, then: Policies) -> tuple[Notification,
         if occasion.kind in _NEWS and (seen.now - due).total_seconds() > MAX_LATE_S:
             continue
         told = _people(seen, occasion, route) if route.people or occasion.voter else []
-        rooms_told = [_Address(room, (rooms[room],)) for room in route.rooms if room in rooms]
+        rooms_told = [
+            Recipient(room, (rooms[room],), is_room=True) for room in route.rooms if room in rooms
+        ]
         if occasion.kind == "signed":
             rooms_told = []
         elif route.people and occasion.kind not in ("decided", "expired"):
             is_handed = occasion.kind == "handed"
             needed = _handed_to(call, occasion.stage) if is_handed else call.voters()
             rooms_told += _default_room(seen, needed, told, rooms_told)
-        for is_room, addresses in ((False, told), (True, rooms_told)):
-            found += [
-                Notification(to, is_room, occasion.kind, occasion.stage, contacts, due, in_digest)
-                for to, contacts in addresses
-            ]
+        found += [
+            Notification(
+                one.to, one.is_room, occasion.kind, occasion.stage, one.contacts, due, in_digest
+            )
+            for one in (*told, *rooms_told)
+        ]
     return tuple(one for one in found if is_needed(seen, one))
 
 
@@ -261,15 +274,15 @@ def _due(occasion: _Occasion, route: Route) -> tuple[datetime, bool]:
     return due, route.digest_s is not None and due > occasion.at
 
 
-def _people(seen: Situation, occasion: _Occasion, route: Route) -> list[_Address]:
+def _people(seen: Situation, occasion: _Occasion, route: Route) -> list[Recipient]:
     """The people who are told, with those of their contacts that the route allows."""
-    found: list[_Address] = []
+    found: list[Recipient] = []
     for name, contacts in _contacts(seen).items():
         usable = tuple(
             one for one in contacts if not route.via or one.partition(":")[0] in route.via
         )
         if usable and seen.is_theirs(name) and _is_told(seen, occasion, route, name):
-            found.append(_Address(name, usable))
+            found.append(Recipient(name, usable))
     return found
 
 
@@ -359,9 +372,9 @@ def _hears_of_glass(seen: Situation, name: str) -> bool:
 def _default_room(
     seen: Situation,
     needed: Iterable[str],
-    told: Collection[_Address],
-    rooms: Iterable[_Address],
-) -> list[_Address]:
+    told: Collection[Recipient],
+    rooms: Iterable[Recipient],
+) -> list[Recipient]:
     """The default room, if somebody who is needed has no contact, or nobody is told."""
     place = seen.policies.workspace.policy.rooms.get(DEFAULT_ROOM)
     place = place or seen.policies.organisation.policy.rooms.get(DEFAULT_ROOM)
@@ -376,7 +389,8 @@ def _default_room(
         and person(one, accounts) not in reached
         and can_help(seen.call, one, seen.now, seen.delegations)
     ]
-    return [_Address(DEFAULT_ROOM, (place,))] if missed or not told else []
+    is_told = bool(missed) or not told
+    return [Recipient(DEFAULT_ROOM, (place,), is_room=True)] if is_told else []
 
 
 def _was_reminded(call: Call, message: Notification) -> bool:
@@ -385,6 +399,24 @@ def _was_reminded(call: Call, message: Notification) -> bool:
         return False
     reminder = Notification(message.to, message.is_room, "reminder", message.stage, (), message.due)
     return call.fact_at(reminder.slot(call)) is not None
+
+
+def told_of_key(key: PersonKey, policies: Mapping[str, Policy]) -> tuple[Recipient, ...]:
+    """Who is told that a key was confirmed.
+
+    Args:
+        policies: those in force, by workspace.
+    """
+    found, organisation = dict[tuple[str, ...], Recipient](), policies.get(ORGANISATION, Policy())
+    for policy in policies.values():
+        accounts = policy.persons | organisation.persons
+        whose = {person(one, accounts) for one in (key.person, *key.others)}
+        for name, contacts in policy.contacts.items():
+            if person(name, accounts) in whose:
+                found[contacts] = Recipient(name, contacts)
+    if key.others and (place := organisation.rooms.get(DEFAULT_ROOM)) is not None:
+        found[(place,)] = Recipient(DEFAULT_ROOM, (place,), is_room=True)
+    return tuple(found.values())
 
 
 def nobody(policies: Policies) -> bool:

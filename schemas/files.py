@@ -4,6 +4,8 @@ crash leaves half of one.
 
 import os
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -16,25 +18,48 @@ def is_there(file: Path) -> bool:
 
 def write_atomically(file: Path, content: bytes) -> None:
     """Replace a file with content that only its owner may read."""
+    with _written(file, content) as temporary:
+        move_into_place(temporary, file)
+
+
+def write_new(file: Path, content: bytes) -> None:
+    """Make a file that only its owner may read.
+
+    Raises:
+        FileExistsError: there is one already.
+        OSError: it cannot be written.
+    """
+    with _written(file, content) as temporary:
+        _sync(temporary)
+        file.hardlink_to(temporary)  # unlike a rename, it replaces nothing
+        _sync(file.parent)
+
+
+@contextmanager
+def _written(file: Path, content: bytes) -> Iterator[Path]:
+    """The content in a temporary file of the same directory."""
     # mkstemp's files are 0600 from the first moment on.
     handle, name = tempfile.mkstemp(prefix=f".{file.name}-", dir=file.parent)
     temporary = Path(name)
     try:
         with os.fdopen(handle, "wb") as written:
             written.write(content)
-        move_into_place(temporary, file)
-    except BaseException:
+        yield temporary
+    finally:
         temporary.unlink(missing_ok=True)
-        raise
 
 
 def move_into_place(temporary: Path, file: Path) -> None:
     """Rename a finished file of the same directory, once its content is on disk."""
-    with temporary.open("rb") as content:
-        os.fsync(content.fileno())
+    _sync(temporary)
     temporary.replace(file)
-    folder = os.open(file.parent, os.O_RDONLY)
+    _sync(file.parent)
+
+
+def _sync(path: Path) -> None:
+    """Wait until a file or a directory is on disk."""
+    handle = os.open(path, os.O_RDONLY)
     try:
-        os.fsync(folder)
+        os.fsync(handle)
     finally:
-        os.close(folder)
+        os.close(handle)

@@ -241,8 +241,9 @@ class _Ref(Struct, frozen=True):
         """
         parts, names = text.split("/"), cls.__struct_fields__
         if len(parts) != len(names):
+            found = "1 part" if len(parts) == 1 else f"{len(parts)} parts"
             form = f"{text!r} is not of the form {'/'.join(names)}"
-            raise BadSlot(f"{form}: {len(parts)} parts instead of {len(names)}.")
+            raise BadSlot(f"{form}: {found} instead of {len(names)}.")
         return cls(*parts)
 
     def __str__(self) -> str:

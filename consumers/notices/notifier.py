@@ -8,6 +8,7 @@
     in doubt   ──► the people who may reconcile           in-doubt
     void run   ──► the requester, and those who were asked    void
     vote       ──► its voter, if it is signed             signed
+    confirmed  ──► whose key counts by that, and others who confirmed it
     decided    ──► devices that were sent a question          (it is taken away)
 
 `projections/recipients.py` says who, when and through which channels, `projections/notices.py` in
@@ -18,7 +19,8 @@ occasion; a slot that is filled is skipped. So every message is sent at least on
 told twice, but for the messages that are being sent when a process dies. The messages of a delivery
 are sent at the same time and recorded one by one: a channel that fails delays nobody else. Just
 before it is sent, the call is read from the broker again: nobody is told when nothing is needed of
-them any more.
+them any more. What is told of a key is recorded nowhere, so all of it comes again with its
+delivery.
 
 Two of these run, each with a durable consumer of its own. One sends what is due at once. The other
 sends what is due later, which waits at the broker as a delivery that was handed on; so however much
@@ -39,24 +41,28 @@ from ayes.consumers.effects import Append, Effect, GivenUp, HandOn, Perform
 from ayes.consumers.notices.channels import Channels, NotSent
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import CHANNEL, Ledger
+from ayes.ledger.keys import keys_of
 from ayes.ledger.log import Delivered
 from ayes.ledger.objections import asks_groups
 from ayes.ledger.validity import call_of
-from ayes.projections.notices import DigestEntry, Notice, digest, notice, subject
+from ayes.projections.notices import DigestEntry, Notice, digest, key_notice, notice, subject
 from ayes.projections.recipients import (
+    MAX_LATE_S,
     QUESTIONS,
     Notification,
+    Recipient,
     Situation,
     asked_by,
     is_needed,
     messages,
     nobody,
+    told_of_key,
 )
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import Unavailable
 from ayes.schemas.logs import get_logger
-from ayes.schemas.slots import GROUPS
+from ayes.schemas.slots import GROUPS, KEYS, REMOVALS
 
 _log: Final = get_logger("ayes.consumers.notices.notifier")
 
@@ -87,6 +93,7 @@ _OCCASIONS: Final = (
     e.Superseded,
     e.InDoubt,
     e.Voted,
+    e.KeyConfirmed,
     *_RUNS,
 )
 
@@ -113,11 +120,21 @@ class Closing(Struct, frozen=True):
     channel: str
 
 
+class Telling(Struct, frozen=True):
+    """A notice about a key, for one person or room."""
+
+    to: Recipient
+    notice: Notice
+
+
+type Work = Sending | Closing | Telling
+
+
 class Outstanding(Struct, frozen=True):
     """The notices of a delivery that are not sent, and when the clock was read."""
 
     now: datetime
-    due: tuple[Sending | Closing, ...] = ()
+    due: tuple[Work, ...] = ()
     #: Seconds until the next one; None: there is none.
     next_s: float | None = None
 
@@ -158,15 +175,17 @@ class Notifier:
         #: When its first delivery came, on the broker's clock.
         self._began: datetime | None = None
         #: Digests that are being gathered, by recipient.
-        self._digests: dict[tuple[str, bool, tuple[str, ...]], _Digest] = {}
+        self._digests: dict[Recipient, _Digest] = {}
 
     async def load(self, ledger: Ledger, handed: Delivered) -> Outstanding | None:
         if not isinstance(handed, Fact) or not isinstance(handed.event, _OCCASIONS):
             return None
         if isinstance(handed.event, e.Voted) and not handed.event.signature:
             return None
+        if isinstance(handed.event, e.KeyConfirmed):
+            return None if self._later else await _about_key(ledger, handed)
         ref = handed.slot.call_ref
-        assert ref, "its consumers have facts about calls only"
+        assert ref, "all others are about calls"
         policies = await ledger.policies(ref.workspace)
         if nobody(policies):
             return None
@@ -211,20 +230,24 @@ class Notifier:
         asked = sorted(asked_by(call))
         return tuple(Closing(call, *one) for one in asked if self._channels.push(one[1]))
 
-    def decide(
-        self, seen: Outstanding | None, handed: Delivered
-    ) -> Sequence[Effect[Sending | Closing]]:
+    def decide(self, seen: Outstanding | None, handed: Delivered) -> Sequence[Effect[Work]]:
         if seen is None:
             return ()
-        steps: list[Effect[Sending | Closing]] = [Perform(None, one) for one in seen.due]
+        steps: list[Effect[Work]] = [Perform(None, one) for one in seen.due]
         if seen.next_s is not None:
             after_s = seen.next_s if seen.next_s < _DIRECTLY_S else seen.next_s / 2
             steps.append(HandOn(after_s, "notices are due later"))
         return steps
 
-    async def execute(self, ledger: Ledger, work: Sending | Closing) -> Append | None:
+    async def execute(self, ledger: Ledger, work: Work) -> Append | None:
         if isinstance(work, Closing):
             await self._close(work)
+            return None
+        if isinstance(work, Telling):
+            try:
+                await self._send_first(ledger, work.to, work.notice)
+            except NotSent as problem:
+                raise _not_told(work.to, "key", problem) from None
             return None
         message, ref = work.message, work.seen.call.ref
         call = await ledger.with_origin(call_of(ref, await ledger.read(ref)))
@@ -236,8 +259,7 @@ class Notifier:
         try:
             channel, together = await self._send(ledger, call, work)
         except NotSent as problem:
-            who = f"room {message.to}" if message.is_room else message.to
-            raise GivenUp(f"{who} was not told ({message.occasion}): {problem}") from None
+            raise _not_told(message.recipient, message.occasion, problem) from None
         if self._channels.push(channel) and message.occasion in QUESTIONS:
             call = call_of(ref, await ledger.read(ref))
             if call.decided or call.withdrawn:  # before anybody knew of this notification
@@ -266,9 +288,9 @@ class Notifier:
             may_break_glass=asking is not None
             and call.people.is_among(message.to, asking.may_break_glass, work.seen.now),
         )
-        return await self._send_first(ledger, message, told), 1
+        return await self._send_first(ledger, message.recipient, told), 1
 
-    async def _send_first(self, ledger: Ledger, message: Notification, told: Notice) -> str:
+    async def _send_first(self, ledger: Ledger, reader: Recipient, told: Notice) -> str:
         """Send to the first of the reader's contacts that works; returns its channel.
 
         Raises:
@@ -279,9 +301,9 @@ class Notifier:
             await note_failing(ledger, CHANNEL + channel, why)
 
         problems = []
-        for contact in message.contacts:
+        for contact in reader.contacts:
             try:
-                to = "" if message.is_room else message.to
+                to = "" if reader.is_room else reader.to
                 await self._channels.send(contact, told, on_change, to)
             except NotSent as problem:
                 problems.append(str(problem))
@@ -292,14 +314,36 @@ class Notifier:
     async def _in_digest(
         self, ledger: Ledger, message: Notification, listed: DigestEntry
     ) -> tuple[str, int]:
-        key = (message.to, message.is_room, message.contacts)
-        if (gathering := self._digests.get(key)) is None:
+        reader = message.recipient
+        if (gathering := self._digests.get(reader)) is None:
 
             async def send(told: Notice) -> str:
-                return await self._send_first(ledger, message, told)
+                return await self._send_first(ledger, reader, told)
 
-            gathering = self._digests[key] = _Digest(send, lambda: self._digests.pop(key))
+            gathering = self._digests[reader] = _Digest(send, lambda: self._digests.pop(reader))
         return await gathering.join(listed)
+
+
+async def _about_key(ledger: Ledger, confirmation: Fact) -> Outstanding | None:
+    """The notices about a key that counts by this confirmation, at once or after some time."""
+    if (trust := ledger.trust) is None:
+        return None
+    about = await ledger.read(KEYS, REMOVALS, must_include=confirmation.slot)
+    until_then = keys_of((one for one in about if one.seq <= confirmation.seq), trust)
+    _, person, id_, *_ = confirmation.slot.tail
+    key, now = until_then.get(person, id_), await ledger.log.clock()
+    if key is None or key.confirmed != confirmation or key.counts_from is None:
+        return None
+    if (now - key.counts_from).total_seconds() > MAX_LATE_S:
+        return None
+    told = key_notice(key)
+    readers = told_of_key(key, await ledger.policies_by_owner())
+    return Outstanding(now, tuple(Telling(one, told) for one in readers))
+
+
+def _not_told(reader: Recipient, occasion: str, problem: NotSent) -> GivenUp:
+    who = f"room {reader.to}" if reader.is_room else reader.to
+    return GivenUp(f"{who} was not told ({occasion}): {problem}")
 
 
 class _Digest:

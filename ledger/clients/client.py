@@ -116,6 +116,7 @@ from ayes.schemas.errors import (
 )
 from ayes.schemas.logs import get_logger
 from ayes.schemas.people import plain
+from ayes.schemas.policy import Policy
 from ayes.schemas.quorums import GROUP
 from ayes.schemas.slots import (
     KEYS,
@@ -798,8 +799,10 @@ class LedgerClient:
         Args:
             log: its identity.
         """
+        assert call.gated
+        question = call.gated.slot  # a replica that has it has its policy
         policy, asked = await asyncio.gather(
-            self.reading.read(_policy_named(call).subject), self.asked(call)
+            self.read(_policy_named(call), question, must_include=question), self.asked(call)
         )
         return bound_to(call, log, policy, *asked)
 
@@ -947,6 +950,12 @@ class LedgerClient:
             versions = await self.read(policies(workspace), must_include=fact.slot)
             fact = next((one for one in reversed(versions) if one.seq < before), None)
         return await self._applied(workspace, fact)
+
+    async def policies_by_owner(self) -> dict[str, Policy]:
+        """The policies in force of the organisation and of all workspaces that can be read."""
+        applied = await self.read(f"{ROOT}.*.{POLICY}.*")
+        owners = sorted({fact.slot.workspace for fact in applied} - {""})
+        return {one: (await self.policies(one)).workspace.policy for one in owners}
 
     async def policies_of(self, versions: Sequence[Fact], workspace: str, before: int) -> Policies:
         """The policies in force just before a number of the log, by all versions until then."""

@@ -4,14 +4,14 @@ Programs on other machines are given a copy of the file. When it is removed, a n
 all links that were sent before it end.
 """
 
-import os
 import secrets
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from ayes.ledger.nats.credentials import Store, open_own, read_private
+from ayes.ledger.nats.credentials import Store, read_private
 from ayes.schemas.errors import BadFile, BadInput
+from ayes.schemas.files import write_new
 from ayes.schemas.links import KEY_BYTES
 
 FILE: Final = "links.key"
@@ -36,17 +36,8 @@ def link_key(store: Store, file: Path | None = None) -> bytes:
 def _made(file: Path) -> Path:
     if file.exists():
         return file
-    # Linked when it is complete: of two programs that begin at once, both use the first one's key.
-    temporary = file.with_name(f".{file.name}-{secrets.token_hex(8)}")
-    try:
-        with os.fdopen(open_own(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as made:
-            made.write(secrets.token_bytes(KEY_BYTES))
-            made.flush()
-            os.fsync(made.fileno())
-        with suppress(FileExistsError):
-            file.hardlink_to(temporary)
-    finally:
-        temporary.unlink(missing_ok=True)
+    with suppress(FileExistsError):  # of two programs that begin at once, both use the first key
+        write_new(file, secrets.token_bytes(KEY_BYTES))
     return file
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from difflib import unified_diff
+from itertools import chain
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.in_force import policy_in_force
@@ -9,24 +10,18 @@ from ayes.ledger.judging.on_call import last_read, on_call_to_read, schedules, u
 from ayes.schemas.codec import Fact
 from ayes.schemas.events import PolicyApplied
 from ayes.schemas.quorums import ON_CALL, is_among, is_open
-from ayes.schemas.slots import POLICY, ROOT, policies
+from ayes.schemas.slots import policies
 
 
 async def voters_of(ledger: Ledger) -> frozenset[str]:
     """The voters whom the rules in force name, in all workspaces that can be read."""
-    applied = await ledger.read(f"{ROOT}.*.{POLICY}.*")
-    voters: set[str] = set()
-    for workspace in {fact.slot.workspace for fact in applied} - {""}:
-        voters.update((await ledger.policies(workspace)).workspace.policy.asked)
-    return frozenset(voters)
+    return frozenset(chain(*(one.asked for one in (await ledger.policies_by_owner()).values())))
 
 
 async def wanting_signed(ledger: Ledger) -> list[str]:
     """The workspaces, and perhaps the organisation, whose policies count signed votes only."""
-    applied = await ledger.read(f"{ROOT}.*.{POLICY}.*")
-    owners = sorted({fact.slot.workspace for fact in applied} - {""})
-    found = [(one, (await ledger.policies(one)).workspace.policy) for one in owners]
-    return [one for one, policy in found if policy.wants_signed]
+    found = await ledger.policies_by_owner()
+    return [owner for owner, policy in found.items() if policy.wants_signed]
 
 
 async def silent_schedules(ledger: Ledger, voters: Collection[str]) -> list[str]:

@@ -3,29 +3,38 @@
 With a real gate, on the log in memory.
 """
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
+from inboxes import http
 from msgspec.structs import replace
 from running import working
+from sections import section
 from shop import FIRST, REFUND, SECOND, THIRD, rule
 from signed_site import ASK, DESK, Site
 
 from ayes.consumers.executor import Executor
+from ayes.consumers.notices.channels import Channels
+from ayes.consumers.notices.notifier import Notifier
 from ayes.consumers.tools import Registered
 from ayes.consumers.worker import Worker
 from ayes.ledger.clients.proofs import why_unproved
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.budgets import sums_of
-from ayes.ledger.log import EventLog
+from ayes.ledger.log import EventLog, FactReader
 from ayes.ledger.seal import SignerKey
 from ayes.ledger.signing import (
     MAX_LIFE_S,
     Bound,
     Signature,
+    fingerprint,
+    key_digest,
+    key_id,
     signed,
     vote_digest,
 )
@@ -33,8 +42,9 @@ from ayes.ledger.trust import Trust
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.broker.setup import apply_policy, next_version, policy_signatures
 from ayes.schemas import events as e
+from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput, NotAllowed, NotOpen
-from ayes.schemas.slots import ORGANISATION, CallRef, GrantRef
+from ayes.schemas.slots import ORGANISATION, CallRef, GrantRef, key_slot
 
 pytestmark = pytest.mark.log("memory")
 
@@ -120,6 +130,24 @@ async def test_a_signature_is_of_one_question_and_one_log(site: Site):
             digest = vote_digest(other, FIRST, call.wish, "ana", vote, signature.until)
             forged = signed(site.keys["ana"], digest, signature.until)
             assert await site.would_be_void(replace(vote, signature=forged)), name
+
+
+async def test_a_vote_is_bound_to_a_policy_that_a_replica_has_a_little_later(site: Site):
+    """Else the signature would be over no policy, and its voter's only vote would not count."""
+    await site.begin()
+    async with site.gates():
+        await site.ask()
+    call = await site.ledger.call(FIRST)
+    bound, answers = await site.ledger.bound(call, "log"), [()]
+
+    class Behind:
+        digest = staticmethod(site.log.digest)
+
+        async def read(self, *subjects: str) -> tuple[Fact, ...]:
+            return answers.pop() if answers else await site.log.read(*subjects)
+
+    assert bound.policy
+    assert await site.ledger.reading_from(cast(FactReader, Behind())).bound(call, "log") == bound
 
 
 @pytest.mark.parametrize("off_s", [-1, MAX_LIFE_S + 60])
@@ -526,3 +554,38 @@ async def test_a_vote_in_anothers_place_counts_by_a_signed_delegation(site: Site
             await site.at("ben").reviewer("ben").approve(FIRST)
         approved = await site.decided(e.Approved)
     assert approved.voters == (("dan",) if is_signed else ("ben",))
+
+
+async def test_people_are_told_of_keys_that_were_confirmed_for_them(site: Site, tmp_path: Path):
+    """While a key in the place of lost ones can still be revoked: nobody else would notice a thief
+    who begins that way with keys of two others, or confirms with a stolen one.
+    """
+    contacts = [f'{name} = ["web:{name}"]' for name in ("ana", "ben", "dan")]
+    await site.begin("\n".join(["[contacts]", *contacts, ASK]), lost={"after": "60s"})
+    await site.apply('[contacts]\ncy = ["web:cy"]\n[rooms]\ndefault = "web:room"\n', ORGANISATION)
+    log = await site.log.identity()
+    new, own = (SignerKey(f"ana/{log}", bytes([at] * 32)) for at in (8, 6))
+    await site.add(own, "ana", by=site.keys["ana"])
+    await site.add(new, "ana", by=None)
+    for by in ("ben", "cy"):
+        said = e.KeyConfirmed(
+            signatures=(signed(site.keys[by], key_digest(log, "ana", new.public)),)
+        )
+        await site.ledger.append(key_slot("ana", key_id(new.public), "confirmed", by), said)
+    file = '[notices.web]\nurl = "json://{place}/{{address}}"\n'
+    with http() as web:
+        channels = Channels(section("notices", tmp_path, file.format(place=web.place)))
+        ledger = Ledger(site.log, e.Author("notifier", "notifier"))
+        ledger.trust = site.trust
+        async with working(Worker(ledger, Notifier(channels))):
+            await asyncio.to_thread(web.until, 8)  # three of them of people's first keys
+        channels.close()
+
+    def told_of(key: SignerKey) -> dict[str, str]:
+        command = f"ayes key revoke ana {fingerprint(key.public)}"
+        return {one.to: one.body for one in web if command in one.body}
+
+    assert sorted(told_of(new)) == ["ana", "ben", "cy", "room"]
+    assert "confirmed: by ben, cy\n" in told_of(new)["ana"]
+    assert [*told_of(own)] == ["ana"]
+    assert "confirmed: by an older key of theirs\n" in told_of(own)["ana"]

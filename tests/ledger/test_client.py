@@ -167,6 +167,8 @@ REQUESTS = [
      f"call '' cannot be used: {NO_ID}"),
     ("no call", "shop/t1", "refund", {"order": "A-17"}, BadSlot,
      "'shop/t1' is not of the form workspace/thread/call: 2 parts instead of 3."),
+    ("no thread", "shop", "refund", {"order": "A-17"}, BadSlot,
+     "'shop' is not of the form workspace/thread/call: 1 part instead of 3."),
 ]  # fmt: skip
 
 
