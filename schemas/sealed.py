@@ -27,6 +27,8 @@ _BLIND: Final = frozenset({
     "$schema", "$id", "$defs", "definitions", "type", "properties", "required",
     "additionalProperties", "minProperties", "maxProperties", "title", "description", "$comment",
 })  # fmt: skip
+#: A JSON pointer (RFC 6901) to a member of an object, in its one spelling and without `*`.
+_POINTER: Final = re.compile(r"(/(?!\*(?:/|\Z))([^~/]|~[01])+)+")
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -60,6 +62,28 @@ def bare(value: Any, pointers: Sequence[str]) -> Iterator[str]:
 
 
 _ABSENT: Final = object()
+
+
+def stray(value: Any, pointers: Sequence[str], at: str = "") -> Iterator[str]:
+    """The places (JSON pointers) outside of these in which there is a token, in a key or a text.
+
+    Pages and messages show any token as `SEALED`, and it may hold what its author likes: so people
+    would not see what they approve.
+    """
+    match value:
+        case str() if at not in pointers and TOKEN.search(value):
+            yield at
+        case dict():
+            for key, inner in value.items():
+                if TOKEN.search(key):
+                    yield at
+                name = key.replace("~", "~0").replace("/", "~1")
+                yield from stray(inner, pointers, f"{at}/{name}")
+        case list():
+            for index, inner in enumerate(value):
+                yield from stray(inner, pointers, f"{at}/{index}")
+        case _:
+            pass
 
 
 def raw_at(arguments: str, pointer: str) -> str | None:
@@ -103,7 +127,7 @@ def sealed_schema(schema: str, pointers: Sequence[str]) -> str:
         raise ValueError(f"a tool seals up to {MAX_PLACES} different values.")
     whole = json.loads(schema)
     for pointer in pointers:
-        if not pointer.startswith("/") or not {"*", ""}.isdisjoint(names_of(pointer)):
+        if not _POINTER.fullmatch(pointer):
             raise ValueError(
                 f"{pointer!r} does not denote one value. Write a slash before each key, as in "
                 '"/customer/card", and no wildcard.'
