@@ -97,8 +97,9 @@ async def _key_to_seal(ledger: LedgerClient, thread: ThreadRef, tool: Tool, plac
     keys = ledger.keys
     if keys is None:
         raise BadInput(
-            f"{tool.name} seals {place}, and this program has no keys. Connect with a directory of "
-            "them: Ledger.connect(keys=ThreadKeys(DIRECTORY)). Nothing was recorded."
+            f"{tool.name} seals {place}, and this program has no keys. Request it in Python, with "
+            "Ledger.connect(keys=ThreadKeys(DIRECTORY)): no other client seals. Nothing was "
+            "recorded."
         )
     await _refuse_forgotten(ledger, thread)
     keyed = await ledger.log.latest(thread.keyed.subject)

@@ -35,7 +35,7 @@ STAYS: Final = (
 )
 #: The statuses of a call that may still start.
 _OPEN: Final = (Status.REQUESTED, Status.PENDING, Status.APPROVED)
-#: Names of threads that look like a mail address, or like a telephone number.
+#: Names of threads and workspaces that look like a mail address, or like a telephone number.
 _PERSONAL: Final = re.compile(
     r"(?i).*[a-z0-9][_-]at[_-][a-z0-9].*|.*[_-](?:com|net|org)|(?:00|[1-9])(?:[_-]?[0-9]){9,14}"
 )
@@ -92,11 +92,11 @@ async def destroy_forgotten(ledger: Ledger, keys: ThreadKeys) -> tuple[ThreadRef
 
 
 async def personal_names(ledger: Ledger) -> list[str]:
-    """The threads with sealed values whose names look like a person's address or number, which
-    forgetting leaves.
+    """The threads with sealed values whose names, or those of their workspaces, look like a
+    person's address or number, which forgetting leaves.
     """
     threads = [str(one) for one in _threads(await ledger.read(KEYED))]
-    return [one for one in threads if _PERSONAL.fullmatch(one.partition("/")[2])]
+    return [one for one in threads if any(map(_PERSONAL.fullmatch, one.split("/")))]
 
 
 async def _forgetting(ledger: Ledger) -> list[ThreadRef]:

@@ -340,8 +340,10 @@ async def test_the_doctor_names_threads_that_are_called_like_people(tmp_path, ke
         for name in (*personal, *others):
             ref = CallRef("shop", name, "c")
             await service.request(ref, "pay", {"card": CARD}, requester="rita")
+        elsewhere = ThreadRef("ben_at_example-com", "order-17")
+        await service.append(elsewhere.keyed, e.Keyed(commitment="0" * 64))
         found = await personal_names(service)
-        assert sorted(found) == sorted(f"shop/{one}" for one in personal)
+        assert sorted(found) == sorted([*(f"shop/{one}" for one in personal), str(elsewhere)])
         ended = await asyncio.to_thread(approvals, "doctor", store=store)
     [line] = [one for one in ended.out.splitlines() if one.startswith("ok    names:")]
     assert "which forgetting leaves: " in line
