@@ -242,6 +242,19 @@ async def test_a_request_of_before_a_tool_sealed_stays_as_it_was(sealing: Shop):
         assert (await sealing.ledger.run(FIRST, lambda **all_: str(len(all_)))).output == "3"
 
 
+async def test_a_declaration_that_seals_less_is_refused(sealing: Shop):
+    """Whoever requests by the name alone would record the value in plain text from then on. A
+    version of before is no newer one, as when a release is taken back.
+    """
+    plain = ToolSpec(name="charge", schema=SCHEMA)
+    await sealing.open("", "", plain, spec())
+    with pytest.raises(BadInput, match="its newest declaration seals /card, and this one would"):
+        await sealing.ledger.declare("shop", ToolSpec(name="charge", schema=SCHEMA, title="Charge"))
+    before = await sealing.ledger.declare("shop", plain)
+    newest = await sealing.ledger.tool("shop", "charge")
+    assert (newest.declared.sealed, before.version != newest.version) == (("/card",), True)
+
+
 # --------------------------------------------------------------------------------- the thread's key
 
 
