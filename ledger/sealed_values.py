@@ -56,8 +56,8 @@ class Opened:
         return "Opened(...)"
 
     def scrubbed[E: e.ToolReturned | e.ToolFailed | e.InDoubt](self, outcome: E) -> E:
-        """The outcome with `SEALED` in the place of each value that was sealed and is in its texts:
-        as it was written, or as JSON, Python or a URL has it. Files are not looked into.
+        """The outcome with `SEALED`, or stars, in the place of each value that was sealed and is in
+        its texts: as it was written, or as JSON, Python or a URL has it. Files are not looked into.
         """
         match outcome:
             case e.ToolReturned():
@@ -84,7 +84,7 @@ class Opened:
         }
         # All at once, the longest first: one value may be a part of another.
         longest_first = "|".join(map(re.escape, sorted(spelled, key=len, reverse=True)))
-        return re.sub(longest_first, SEALED, text) if spelled else text
+        return re.sub(longest_first, _hidden, text) if spelled else text
 
 
 def commitment(key: bytes) -> str:
@@ -128,6 +128,13 @@ def unseal(key: bytes, committed: str, subject: str, pointer: str, token: str) -
     if seal(key, subject, pointer, raw) != token:
         raise Unopened("another encoding")
     return raw
+
+
+def _hidden(found: re.Match[str]) -> str:
+    """What stands in the place of a value; never longer, since an output may be as large as can be
+    recorded.
+    """
+    return SEALED if len(found[0]) >= len(SEALED) else "*" * len(found[0])
 
 
 def _spelled(raw: str) -> Iterator[str]:

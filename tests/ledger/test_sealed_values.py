@@ -172,12 +172,12 @@ def test_a_value_is_taken_out_of_what_its_tool_says():
     said = plain.scrubbed(
         e.ToolFailed(error='no 4111-é"x, 4111-\\u00e9\\"x, 4111-é\\"x, 12, 4223!')
     )
-    assert said.error == "no (sealed), (sealed), (sealed), 12, (sealed)!"
+    assert said.error == "no (sealed), (sealed), (sealed), 12, ****!"
     parts = (e.Text('charged 4111-é"x'), e.Text("ok"))
     assert plain.scrubbed(e.ToolReturned(output=parts)).output == (
         e.Text("charged (sealed)"), e.Text("ok"),
     )  # fmt: skip
-    assert plain.scrubbed(e.InDoubt(attempt=1, text="4223?")).text == "(sealed)?"
+    assert plain.scrubbed(e.InDoubt(attempt=1, text="4223?")).text == "****?"
 
 
 def test_a_value_that_is_a_part_of_another_leaves_nothing_of_it():
@@ -188,8 +188,15 @@ def test_a_value_that_is_a_part_of_another_leaves_nothing_of_it():
         "/word": '"sealed"',
     }
     plain = Opened("{}", values)
-    assert plain.said("4111 1111 1111 1111, 1111, sealed") == "(sealed), (sealed), (sealed)"
+    assert plain.said("4111 1111 1111 1111, 1111, sealed") == "(sealed), ****, ******"
     assert Opened("{}", {}).said("as it is") == "as it is"
+
+
+def test_an_output_is_never_longer_without_its_values():
+    """It may be as large as can be recorded: the tool has run, so its end must be."""
+    values = {"/pin": '"1234"', "/card": '"4111-1111"'}
+    said = Opened("{}", values).said("1234 4111-1111 " * 9)
+    assert said == "**** (sealed) " * 9
 
 
 @pytest.mark.parametrize(
