@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
+from ayes.schemas.strict_json import values_in
+
 #: Stands on pages and in messages for a sealed value.
 SEALED: Final = "(sealed)"
 TOKEN: Final = re.compile(r"ayes:sealed:1:([0-9a-f]{16}):([A-Za-z0-9_-]{80,})")
@@ -132,8 +134,17 @@ def sealed_schema(schema: str, pointers: Sequence[str]) -> str:
                 f"{pointer!r} does not denote one value. Write a slash before each key, as in "
                 '"/customer/card", and no wildcard.'
             )
+        if any(_refers_to_members(one) for one in values_in(whole)):
+            raise ValueError(
+                f'{pointer} cannot be judged: sealed, and a "$ref" to "#/properties" may name what '
+                "is said of it. Write that out, or below \"$defs\"."
+            )
         _seal(whole, pointer)
     return json.dumps(whole, ensure_ascii=False)
+
+
+def _refers_to_members(schema: object) -> bool:
+    return isinstance(schema, dict) and str(schema.get("$ref", "")).startswith("#/properties")
 
 
 def _seal(whole: dict[str, Any], pointer: str) -> None:

@@ -42,6 +42,7 @@ def tool(schema: str, *places: str) -> Tool:
         (CARD[:-1] + ',"patternProperties":{"^c":{"minLength":3}}}', "/card"),
         (CARD[:-1] + ',"dependentSchemas":{}}', "/card"),
         (NESTED[:-1] + ',"not":{}}', "/customer/card"),
+        (OBJECT % '"card":{"type":"number"},"tip":{"$ref":"#/properties/card"}', "/card"),
     ],
 )
 def test_only_one_text_or_number_is_sealed_and_no_keyword_reads_it(schema: str, place: str):
