@@ -137,7 +137,7 @@ def sealed_schema(schema: str, pointers: Sequence[str]) -> str:
         if any(_refers_to_members(one) for one in values_in(whole)):
             raise ValueError(
                 f'{pointer} cannot be judged: sealed, and a "$ref" to "#/properties" may name what '
-                "is said of it. Write that out, or below \"$defs\"."
+                'is said of it. Write that out, or below "$defs".'
             )
         _seal(whole, pointer)
     return json.dumps(whole, ensure_ascii=False)
