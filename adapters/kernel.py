@@ -204,8 +204,15 @@ class Kernel:
         """Declare the tool, once for each contract.
 
         Raises:
+            BadInput: it seals values. A call is known again by its plain arguments here, of which
+                its name may have a digest.
             Unavailable: the ledger does not answer.
         """
+        if spec.sealed:
+            raise BadInput(
+                f"{spec.name} seals {spec.sealed[0]}, which no adapter can: request it with "
+                "Ledger.request. Nothing was recorded."
+            )
         known = self._declared.get(spec.name)
         if known is None or known[0] != spec:
             async with self.in_time("the declaration of a tool"):

@@ -24,6 +24,7 @@ claimed, so it can be revoked.
 import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import datetime
+from functools import partial
 from typing import Final
 
 from msgspec import Struct
@@ -38,13 +39,14 @@ from ayes.ledger.clients.sealing import CLOSED, Closed, opened
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import NOT_RUN, Status
 from ayes.ledger.log import Delivered
+from ayes.ledger.patience import while_away
 from ayes.ledger.sealed_values import Opened
 from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ledger.tool_runner import NOT_DONE, NotDone, look_up, run_tool
 from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.errors import BadFact
+from ayes.schemas.errors import BadFact, Unavailable
 from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import CallRef
 from ayes.schemas.tools import declaration
@@ -213,7 +215,7 @@ class Executor:
         if not work.is_sealed:
             return await run_tool(function, work.arguments, work.attempt, key=key)
         # Its thread may have been forgotten since it was loaded.
-        plain = await _opened(ledger, call) or "unopened"
+        plain = await while_away(partial(_opened, ledger, call), of=Unavailable) or "unopened"
         if isinstance(plain, str):
             return e.ToolFailed(error=f"It did not run: {CLOSED[plain]}.", attempt=work.attempt)
         return plain.scrubbed(await run_tool(function, plain.arguments, work.attempt, key=key))

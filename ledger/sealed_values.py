@@ -15,8 +15,10 @@ import base64
 import hashlib
 import hmac
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterator, Mapping
 from typing import Final
+from urllib.parse import quote, quote_plus
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -54,8 +56,8 @@ class Opened:
         return "Opened(...)"
 
     def scrubbed[E: e.ToolReturned | e.ToolFailed | e.InDoubt](self, outcome: E) -> E:
-        """The outcome with `SEALED` in the place of each value that was sealed and is in its text
-        as it was written, or as JSON has it.
+        """The outcome with `SEALED`, or stars, in the place of each value that was sealed and is in
+        its texts: as it was written, or as JSON, Python or a URL has it. Files are not looked into.
         """
         match outcome:
             case e.ToolReturned():
@@ -69,25 +71,20 @@ class Opened:
         if isinstance(output, str):
             return self.said(output)
         return tuple(
-            replace(one, text=self.said(one.text)) if isinstance(one, e.Text) else one
+            replace(one, text=self.said(one.text))
+            if isinstance(one, e.Text)
+            else replace(one, name=self.said(one.name))
             for one in output
         )
 
     def said(self, text: str) -> str:
         """A text in the same way."""
-        for raw in self.values.values():
-            value = strict_json.read(raw)
-            said = {raw.strip('"')}
-            if isinstance(value, str):  # as it is, and as JSON may have it
-                said |= {
-                    value,
-                    json.dumps(value)[1:-1],
-                    json.dumps(value, ensure_ascii=False)[1:-1],
-                }
-            for one in sorted(said, key=len, reverse=True):
-                if len(one) >= _SHORTEST:
-                    text = text.replace(one, SEALED)
-        return text
+        spelled = {
+            one for raw in self.values.values() for one in _spelled(raw) if len(one) >= _SHORTEST
+        }
+        # All at once, the longest first: one value may be a part of another.
+        longest_first = "|".join(map(re.escape, sorted(spelled, key=len, reverse=True)))
+        return re.sub(longest_first, _hidden, text) if spelled else text
 
 
 def commitment(key: bytes) -> str:
@@ -115,9 +112,8 @@ def unseal(key: bytes, committed: str, subject: str, pointer: str, token: str) -
         Unopened: the key is not the thread's, the token is of another place, or it does not hold
             one text or number.
     """
-    found = TOKEN.fullmatch(token)
-    is_the_key = hmac.compare_digest(commitment(key), committed)
-    if found is None or not is_the_key or not committed.startswith(found[1]):
+    found = TOKEN.fullmatch(token) if isinstance(token, str) else None
+    if found is None or commitment(key) != committed or not committed.startswith(found[1]):
         raise Unopened("another key")
     try:
         sealed = base64.urlsafe_b64decode(found[2] + "=" * (-len(found[2]) % 4))
@@ -132,6 +128,24 @@ def unseal(key: bytes, committed: str, subject: str, pointer: str, token: str) -
     if seal(key, subject, pointer, raw) != token:
         raise Unopened("another encoding")
     return raw
+
+
+def _hidden(found: re.Match[str]) -> str:
+    """What stands in the place of a value; never longer, since an output may be as large as can be
+    recorded.
+    """
+    return SEALED if len(found[0]) >= len(SEALED) else "*" * len(found[0])
+
+
+def _spelled(raw: str) -> Iterator[str]:
+    """A value (raw JSON) as a text may have it."""
+    value = strict_json.read(raw)
+    yield raw.strip().removeprefix('"').removesuffix('"')
+    yield str(value)
+    if isinstance(value, str):
+        for written in (json.dumps(value), json.dumps(value, ensure_ascii=False), repr(value)):
+            yield written[1:-1]
+        yield from (quote(value), quote(value, safe=""), quote_plus(value))
 
 
 def _cipher(key: bytes) -> AESGCM:

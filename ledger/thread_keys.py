@@ -2,7 +2,8 @@
 
     epoch                 the epoch key, which wraps all others
     epoch.next            the next one, while a thread is being forgotten
-    <digest>.key          a thread's key, wrapped; the name is a digest of the thread's
+    <digest>.key          a thread's key, wrapped; the name is a digest of the thread's. Empty: it
+                          was destroyed here
 
 Each file belongs to one user and is private to them. A thread is forgotten by wrapping all other
 keys under a new epoch key, and destroying the old one: so what is left of a deleted file, on the
@@ -11,7 +12,7 @@ disk or in a copy without the epoch key, opens nothing.
     step                                    after a crash before the next one, the next `destroy`
     1  epoch.next is written                wraps the rest
     2  each other key is wrapped under it   as 1
-    3  the forgotten keys are removed       as 1
+    3  the forgotten keys are emptied       as 1
     4  epoch is overwritten                 puts epoch.next in its place
     5  epoch.next takes the place of epoch  has nothing to do
 
@@ -79,7 +80,7 @@ class ThreadKeys:
         self._epoch, self._next = folder / "epoch", folder / "epoch.next"
 
     def key(self, thread: ThreadRef) -> bytes | None:
-        """The key of a thread; None: it is not here, or the key that wraps it is destroyed."""
+        """The key of a thread; None: it is not here, or it is destroyed."""
         self._check()
         for _ in range(2):  # its file may be replaced between the two readings
             wrapped, epochs = self._read(self._file(thread)), self._epochs()
@@ -93,47 +94,41 @@ class ThreadKeys:
         """The key of a thread, which is made if it has none."""
         self._check()
         with self._locked():
-            if self._read(self._file(thread)) is not None:
+            if self.knows(thread):
                 if (key := self.key(thread)) is None:
                     raise BadInput(
-                        f"the key of {thread} in {self.folder} cannot be opened: the epoch key "
-                        "that wraps it is not there. Restore the directory as a whole."
+                        f"the key of {thread} in {self.folder} cannot be opened: it is destroyed, "
+                        "or the epoch key that wraps it is not there. Restore the directory as a "
+                        "whole."
                     )
                 return key
-            epochs = self._epochs()
-            if not epochs:
-                if any(self.folder.glob("*.key")) or self._epoch.exists():
-                    raise BadFile(str(self._epoch), "", "it holds no epoch key. Restore it.")
-                epochs = self._begun(self._epoch)
             key = os.urandom(KEY_BYTES)
-            self._wrap(str(thread), key, [*epochs.values()][-1])
+            self._wrap(str(thread), key, [*self._needed().values()][-1])
             return key
 
-    def holds(self, thread: ThreadRef) -> bool:
-        """Whether a file of this thread is here."""
+    def knows(self, thread: ThreadRef) -> bool:
+        """Whether the key of this thread is here, or was destroyed here."""
         self._check()
         return self._file(thread).exists()
 
-    @property
-    def is_begun(self) -> bool:
-        """Whether there was ever a key in it."""
-        self._check()
-        return bool(self._epochs())
+    def holds(self, thread: ThreadRef) -> bool:
+        """Whether the key of this thread is here."""
+        return self.knows(thread) and self._file(thread).stat().st_size > 0
 
     def destroy(self, threads: Collection[ThreadRef]) -> None:
         """Destroy the keys of these threads. It can be repeated after a crash at any step."""
         self._check()
         with self._locked():
-            gone = {self._file(thread) for thread in threads}
+            gone = {self._file(thread) for thread in threads if self.holds(thread)}
             if self._next.exists():
                 # A key that is to be destroyed may be under the next epoch key already: that one
                 # is finished first, and goes too.
                 self._rotate(set())
-            if any(file.exists() for file in gone):
+            if gone:
                 self._rotate(gone)
 
     def _rotate(self, gone: set[Path]) -> None:
-        epochs = self._epochs()
+        epochs = self._needed()
         if not self._next.exists():
             epochs |= self._begun(self._next)
         last = [*epochs.values()][-1]
@@ -144,12 +139,24 @@ class ThreadKeys:
             if wrapped.epoch in epochs:  # else nothing opens it any more
                 key = _unwrapped(wrapped, epochs[wrapped.epoch], file)
                 self._wrap(wrapped.thread, key, last)
-        for file in gone:
-            file.unlink(missing_ok=True)
+        for file in sorted(gone):
+            write_atomically(file, b"")
         for stray in self.folder.glob(".*-*"):  # of a crash while one was written
             stray.unlink()
         _overwrite(self._epoch)
         move_into_place(self._next, self._epoch)
+
+    def _needed(self) -> dict[str, _Epoch]:
+        """The epoch keys that are there; the first one is made if there is no key yet.
+
+        Raises:
+            BadFile: there are keys, and no epoch key that could wrap them.
+        """
+        if found := self._epochs():
+            return found
+        if any(self.folder.glob("*.key")) or self._epoch.exists():
+            raise BadFile(str(self._epoch), "", "it holds no epoch key. Restore it.")
+        return self._begun(self._epoch)
 
     def _begun(self, file: Path) -> dict[str, _Epoch]:
         key = os.urandom(KEY_BYTES)
@@ -158,18 +165,23 @@ class ThreadKeys:
         return {made.epoch: made}
 
     def _epochs(self) -> dict[str, _Epoch]:
-        """The epoch keys that are there, the next one last. One that was overwritten is none."""
+        """The epoch keys that are there, the next one last. One that was overwritten is none.
+
+        Raises:
+            BadFile: one is broken: what it wraps must not be taken for destroyed.
+        """
         found: dict[str, _Epoch] = {}
         for file in (self._epoch, self._next):
-            with suppress(FileNotFoundError, msgspec.MsgspecError, UnicodeDecodeError):
-                one = msgspec.json.decode(read_private(file), type=_Epoch)
-                if one.is_sound:
+            with suppress(FileNotFoundError):
+                if raw := read_private(file).strip(b"\0"):
+                    one = _epoch_of(raw, file)
                     found[one.epoch] = one
         return found
 
     def _read(self, file: Path) -> _Wrapped | None:
         try:
-            return msgspec.json.decode(read_private(file), type=_Wrapped)
+            raw = read_private(file)
+            return msgspec.json.decode(raw, type=_Wrapped) if raw else None
         except FileNotFoundError:
             return None
         except (msgspec.MsgspecError, UnicodeDecodeError):
@@ -218,6 +230,14 @@ def _file_name(thread: str) -> str:
 
 def _epoch_name(key: bytes) -> str:
     return hashlib.sha256(b"ayes epoch 1" + key).hexdigest()[:16]
+
+
+def _epoch_of(raw: bytes, file: Path) -> _Epoch:
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError):
+        one = msgspec.json.decode(raw, type=_Epoch)
+        if one.is_sound:
+            return one
+    raise BadFile(str(file), "", "it holds no epoch key. Restore it.")
 
 
 def _unwrapped(wrapped: _Wrapped, epoch: _Epoch, file: Path) -> bytes:

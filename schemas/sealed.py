@@ -15,6 +15,8 @@ from typing import Any, Final
 
 import msgspec
 
+from ayes.schemas.strict_json import values_in
+
 #: Stands on pages and in messages for a sealed value.
 SEALED: Final = "(sealed)"
 TOKEN: Final = re.compile(r"ayes:sealed:1:([0-9a-f]{16}):([A-Za-z0-9_-]{80,})")
@@ -27,6 +29,8 @@ _BLIND: Final = frozenset({
     "$schema", "$id", "$defs", "definitions", "type", "properties", "required",
     "additionalProperties", "minProperties", "maxProperties", "title", "description", "$comment",
 })  # fmt: skip
+#: A JSON pointer (RFC 6901) to a member of an object, in its one spelling and without `*`.
+_POINTER: Final = re.compile(r"(/(?!\*(?:/|\Z))([^~/]|~[01])+)+")
 _members: Final = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
@@ -60,6 +64,28 @@ def bare(value: Any, pointers: Sequence[str]) -> Iterator[str]:
 
 
 _ABSENT: Final = object()
+
+
+def stray(value: Any, pointers: Sequence[str], at: str = "") -> Iterator[str]:
+    """The places (JSON pointers) outside of these in which there is a token, in a key or a text.
+
+    Pages and messages show any token as `SEALED`, and it may hold what its author likes: so people
+    would not see what they approve.
+    """
+    match value:
+        case str() if at not in pointers and TOKEN.search(value):
+            yield at
+        case dict():
+            for key, inner in value.items():
+                if TOKEN.search(key):
+                    yield at
+                name = key.replace("~", "~0").replace("/", "~1")
+                yield from stray(inner, pointers, f"{at}/{name}")
+        case list():
+            for index, inner in enumerate(value):
+                yield from stray(inner, pointers, f"{at}/{index}")
+        case _:
+            pass
 
 
 def raw_at(arguments: str, pointer: str) -> str | None:
@@ -103,13 +129,22 @@ def sealed_schema(schema: str, pointers: Sequence[str]) -> str:
         raise ValueError(f"a tool seals up to {MAX_PLACES} different values.")
     whole = json.loads(schema)
     for pointer in pointers:
-        if not pointer.startswith("/") or not {"*", ""}.isdisjoint(names_of(pointer)):
+        if not _POINTER.fullmatch(pointer):
             raise ValueError(
                 f"{pointer!r} does not denote one value. Write a slash before each key, as in "
                 '"/customer/card", and no wildcard.'
             )
+        if any(_refers_to_members(one) for one in values_in(whole)):
+            raise ValueError(
+                f'{pointer} cannot be judged: sealed, and a "$ref" to "#/properties" may name what '
+                'is said of it. Write that out, or below "$defs".'
+            )
         _seal(whole, pointer)
     return json.dumps(whole, ensure_ascii=False)
+
+
+def _refers_to_members(schema: object) -> bool:
+    return isinstance(schema, dict) and str(schema.get("$ref", "")).startswith("#/properties")
 
 
 def _seal(whole: dict[str, Any], pointer: str) -> None:

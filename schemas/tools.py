@@ -330,6 +330,10 @@ class Tool:
             return f"The arguments of {self.name} cannot be read: {problem}."
         if open_to_all := [*sealed.bare(value, self.declared.sealed)]:
             return [Mistake(one, _NOT_SEALED) for one in open_to_all]
+        if ("ayes:sealed:" in arguments or "\\u" in arguments) and (
+            elsewhere := [*sealed.stray(value, self.declared.sealed)]
+        ):
+            return [Mistake(one, _ELSEWHERE) for one in elsewhere]
         if (steps := self._effort.steps(value)) > MAX_STEPS:
             return (
                 f"The arguments of {self.name} are too large for its schema: to check them would "
@@ -349,6 +353,7 @@ class Tool:
 _NOT_SEALED: Final = (
     "the value is sealed by this tool, and this one is not: request it with a client that has keys"
 )
+_ELSEWHERE: Final = "there is the text of a sealed value, and this tool seals nothing here"
 
 
 def declaration(spec: ToolSpec) -> tuple[str, ToolDeclared]:

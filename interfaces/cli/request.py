@@ -19,6 +19,7 @@ from ayes.ledger.descriptions import outcome_words
 from ayes.schemas import events as e
 from ayes.schemas.durations import parse_duration
 from ayes.schemas.errors import BadInput
+from ayes.schemas.sealed import shown
 from ayes.schemas.slots import CallRef
 
 app: Final = commands()
@@ -99,7 +100,9 @@ async def start(call: DecidedCallArgument, session: Session) -> None:
     """
     async with session.connect("service") as ledger:
         known = await ledger.start(call)
-        sentence = f"{call} is yours to run, with {known.arguments}. Next: ayes finish {call}"
+        sentence = (
+            f"{call} is yours to run, with {shown(known.arguments)}. Next: ayes finish {call}"
+        )
         await report(ledger, known, sentence, json=session.json)
 
 

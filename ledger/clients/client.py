@@ -858,15 +858,24 @@ class LedgerClient:
         """Declare a tool. The same contract declared again is the same fact.
 
         Raises:
-            BadInput: a rule or budget in force reads what it seals.
+            BadInput: a rule or budget in force reads what it seals; or it seals less than the
+                newest declaration, by which others request.
         """
         version, declared = declaration(spec)
+        slot = tool_slot(workspace, spec.name, version)
+        newest = await self._declared(declarations(workspace, spec.name))
+        opened = sorted({*newest.declared.sealed} - {*spec.sealed}) if newest is not None else []
+        if opened and await self._declared(slot.subject) is None:
+            raise BadInput(
+                f"{spec.name} is not declared: its newest declaration seals {opened[0]}, and this "
+                "one would have that recorded in plain text. Seal it, or choose another name."
+            )
         if declared.sealed:
             ruling = await self.policies(workspace)
             both = (ruling.organisation.policy, ruling.workspace.policy)
             if problem := unjudged_rule(Tool(spec.name, version, declared), *both):
                 raise BadInput(f"{spec.name} is not declared: {problem}")
-        await self.try_append(tool_slot(workspace, spec.name, version), declared)
+        await self.try_append(slot, declared)
         return e.ToolRef(spec.name, version, spec.run_by)
 
     async def tool(self, workspace: str, name: str, version: str = "") -> Tool:

@@ -66,11 +66,10 @@ async def with_seals(ledger: LedgerClient, ref: CallRef, tool: Tool, arguments: 
 async def opened(ledger: LedgerClient, call: Call, tool: Tool) -> Opened | Closed:
     """The arguments that an approved call runs with, opened; or why they are not."""
     ref, arguments = call.ref, call.arguments
-    places = _there(arguments, tool)
-    if await ledger.log.latest(ref.thread_ref.forgetting.subject) is not None:
-        return "forgotten"
     values = {}
-    if places:
+    if places := _there(arguments, tool):
+        if await ledger.log.latest(ref.thread_ref.forgetting.subject) is not None:
+            return "forgotten"
         keyed = await ledger.log.latest(ref.thread_ref.keyed.subject)
         try:
             key = ledger.keys.key(ref.thread_ref) if ledger.keys is not None else None
@@ -98,8 +97,9 @@ async def _key_to_seal(ledger: LedgerClient, thread: ThreadRef, tool: Tool, plac
     keys = ledger.keys
     if keys is None:
         raise BadInput(
-            f"{tool.name} seals {place}, and this program has no keys. Connect with a directory of "
-            "them: Ledger.connect(keys=ThreadKeys(DIRECTORY)). Nothing was recorded."
+            f"{tool.name} seals {place}, and this program has no keys. Request it in Python, with "
+            "Ledger.connect(keys=ThreadKeys(DIRECTORY)): no other client seals. Nothing was "
+            "recorded."
         )
     await _refuse_forgotten(ledger, thread)
     keyed = await ledger.log.latest(thread.keyed.subject)

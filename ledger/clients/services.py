@@ -12,6 +12,7 @@ after a crash or a lost answer: the slots tell what was done already.
 import asyncio
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -255,7 +256,7 @@ class Ledger(LedgerClient):
             key, attempt = str(known.ref), known.attempt
             outcome: e.ToolReturned | e.ToolFailed | e.InDoubt
             try:
-                plain = await self._opened(known)
+                plain = await while_away(partial(self._opened, known), of=Unavailable)
             except NotOpen as problem:  # since the claim, before which it could be opened
                 outcome = e.ToolFailed(error=str(problem), attempt=attempt)
             else:
@@ -441,7 +442,7 @@ class Ledger(LedgerClient):
 
         Args:
             output: the tool's output, for the model: a text, or texts and files in their order
-                (`ayes.schemas.content`).
+                (`ayes.schemas.content`). What its tool seals is left out, as by `run`.
             error: or the error that it raised.
 
         Raises:
@@ -458,6 +459,8 @@ class Ledger(LedgerClient):
             if output is not None
             else e.ToolFailed(error=error or "", attempt=max(1, known.attempt))
         )
+        with suppress(NotOpen):  # who cannot open the values cannot have them either
+            outcome = (await self._opened(known)).scrubbed(outcome)
         if not known.starts:
             await self.check(known, ref.client_finished, outcome)
             raise NotOpen(f"{ref} was never started, so it has no outcome. Nothing was recorded.")

@@ -13,12 +13,13 @@ from typing import Final
 from msgspec import Struct
 
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.lifecycle import SETTLED, Status
+from ayes.ledger.lifecycle import Status
 from ayes.ledger.thread_keys import ThreadKeys
 from ayes.ledger.validity import call_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput
+from ayes.schemas.sealed import TOKEN
 from ayes.schemas.slots import FORGETTING, KEYED, ThreadRef
 
 #: What forgetting leaves, for whoever is responsible for the rest.
@@ -32,7 +33,9 @@ STAYS: Final = (
     "lakes, exports and backups of the log, which have the same tokens",
     "backups of the keys: until the last one with this key is gone, the thread can be read from it",
 )
-#: Names of threads that look like a mail address, or like a telephone number.
+#: The statuses of a call that may still start.
+_OPEN: Final = (Status.REQUESTED, Status.PENDING, Status.APPROVED)
+#: Names of threads and workspaces that look like a mail address, or like a telephone number.
 _PERSONAL: Final = re.compile(
     r"(?i).*[a-z0-9][_-]at[_-][a-z0-9].*|.*[_-](?:com|net|org)|(?:00|[1-9])(?:[_-]?[0-9]){9,14}"
 )
@@ -42,7 +45,7 @@ class ForgottenThread(Struct, frozen=True):
     """A thread whose key is destroyed."""
 
     thread: str
-    #: The calls of it that will not run any more: they are declined when they are approved.
+    #: The calls with sealed values that will not run any more: they are declined once approved.
     open: tuple[str, ...]
     #: Those that run, and hold what they have opened until they end.
     running: tuple[str, ...]
@@ -60,20 +63,19 @@ async def forget(ledger: Ledger, keys: ThreadKeys, thread: ThreadRef) -> Forgott
         BadFile: as of `ThreadKeys`.
     """
     keyed = await ledger.log.latest(thread.keyed.subject)
-    begun = await ledger.log.latest(thread.forgetting.subject)
     if keyed is None:
         raise BadInput(
             f"nothing is sealed in {thread}, so there is no key to destroy. What is recorded there "
             "unsealed cannot be forgotten (docs/secrets.md). Nothing was recorded."
         )
-    if not (keys.holds(thread) if begun is None else keys.is_begun):
+    if not keys.knows(thread):
         raise BadInput(
             f"the key of {thread} is not in {keys.folder}. Name the directory that has it in "
             "[secrets] of the settings. Nothing was recorded."
         )
     await ledger.try_append(thread.forgetting, e.ForgettingBegan())
     await destroy_forgotten(ledger, keys)
-    for one in await _forgetting(ledger):
+    for one in filter(keys.knows, await _forgetting(ledger)):  # others' are elsewhere
         if await ledger.log.latest(one.forgotten.subject) is None:
             await ledger.try_append(one.forgotten, e.Forgotten())
     return await _left(ledger, thread)
@@ -90,11 +92,11 @@ async def destroy_forgotten(ledger: Ledger, keys: ThreadKeys) -> tuple[ThreadRef
 
 
 async def personal_names(ledger: Ledger) -> list[str]:
-    """The threads with sealed values whose names look like a person's address or number, which
-    forgetting leaves.
+    """The threads with sealed values whose names, or those of their workspaces, look like a
+    person's address or number, which forgetting leaves.
     """
     threads = [str(one) for one in _threads(await ledger.read(KEYED))]
-    return [one for one in threads if _PERSONAL.fullmatch(one.partition("/")[2])]
+    return [one for one in threads if any(map(_PERSONAL.fullmatch, one.split("/")))]
 
 
 async def _forgetting(ledger: Ledger) -> list[ThreadRef]:
@@ -108,12 +110,12 @@ def _threads(facts: tuple[Fact, ...]) -> list[ThreadRef]:
 
 
 async def _left(ledger: Ledger, thread: ThreadRef) -> ForgottenThread:
-    facts = await ledger.read(thread)
+    facts = await ledger.read(thread, must_include=thread.forgetting)
     refs = dict.fromkeys(ref for fact in facts if (ref := fact.slot.call_ref) is not None)
     calls = [call_of(ref, [one for one in facts if one.slot.call_ref == ref]) for ref in refs]
-    calls = [one for one in calls if one.requested is not None and one.status not in SETTLED]
+    sealed = [one for one in calls if one.requested is not None and TOKEN.search(one.arguments)]
     return ForgottenThread(
         str(thread),
-        tuple(str(one.ref) for one in calls if one.status is not Status.RUNNING),
-        tuple(str(one.ref) for one in calls if one.status is Status.RUNNING),
+        tuple(str(one.ref) for one in sealed if one.status in _OPEN),
+        tuple(str(one.ref) for one in sealed if one.status is Status.RUNNING),
     )

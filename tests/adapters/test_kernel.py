@@ -104,6 +104,22 @@ async def test_what_the_policy_allows_runs_at_once(desk):
     assert await desk.status(REF) is Status.RETURNED
 
 
+async def test_a_tool_that_seals_is_refused(desk):
+    """The name of a call may have a digest of its plain arguments, and a repeated one would not be
+    known again: it would run twice.
+    """
+    sealing = ToolSpec(
+        name="refund",
+        schema='{"type":"object","properties":{"card":{"type":"string"}}}',
+        sealed=("/card",),
+    )
+    tool = Tool()
+    with pytest.raises(BadInput, match="refund seals /card, which no adapter can"):
+        await desk.kernel().settle(asked('{"card":"4111"}'), sealing, tool)
+    assert tool.runs == []
+    assert await desk.status(REF) is Status.UNKNOWN
+
+
 async def test_a_result_that_came_after_the_doubt_is_not_read_by_the_model(desk):
     """What is read first is what is read ever after: that nobody knows (B48)."""
 

@@ -29,7 +29,7 @@ from ayes.projections.slack_messages import is_whole, message
 from ayes.projections.views.fact import recorded
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
-from ayes.schemas.errors import AlreadyFilled, BadArguments, BadInput, NotOpen
+from ayes.schemas.errors import AlreadyFilled, BadArguments, BadInput, BrokerAway, NotOpen
 from ayes.schemas.sealed import SEALED, is_token
 from ayes.schemas.slots import GrantRef, policies
 from ayes.schemas.tools import ToolSpec
@@ -146,6 +146,64 @@ async def test_an_absent_value_is_not_sealed_and_needs_no_key(shop: Shop):
     assert await shop.ledger.log.latest(THREAD.keyed.subject) is None
 
 
+async def test_a_call_without_sealed_values_runs_in_a_forgotten_thread(shop: Shop):
+    """There is nothing in it that was forgotten, so it is as any other."""
+    optional = SCHEMA.replace(',"required":["card"]', "")
+    await shop.open("", "", spec(schema=optional))
+    await shop.ledger.append(THREAD.forgetting, e.ForgettingBegan())
+    async with shop.gates():
+        await approved(shop, {"amount": 5})
+        assert (await shop.ledger.run(FIRST, lambda amount: f"{amount}")).output == "5"
+
+
+async def test_a_result_that_a_program_reports_itself_has_no_sealed_value(sealing: Shop):
+    await sealing.open("", "", spec())
+    async with sealing.gates():
+        await approved(sealing)
+    await sealing.ledger.start(FIRST)
+    plain = await sealing.ledger.opened(FIRST)
+    output = f"charged {msgspec.json.decode(plain.arguments)['card']}"
+    known = await sealing.ledger.finish(FIRST, output=output)
+    assert known.finished.event.output == f"charged {SEALED}"
+    with pytest.raises(AlreadyFilled, match="this very result"):
+        await sealing.ledger.finish(FIRST, output=output)
+    assert CARD.encode() not in said(sealing)
+
+
+def away_once(monkeypatch: pytest.MonkeyPatch, shop: Shop) -> list[str]:
+    """The broker does not answer the first question whether a thread is forgotten."""
+    latest, asked = shop.log.latest, list[str]()
+
+    async def silent(subjects: str) -> Any:
+        if subjects == THREAD.forgetting.subject:
+            asked.append(subjects)
+            if len(asked) == 1:
+                raise BrokerAway("no broker answers.")
+        return await latest(subjects)
+
+    monkeypatch.setattr(shop.log, "latest", silent)
+    return asked
+
+
+async def test_a_service_that_has_claimed_waits_for_a_broker_that_is_away(
+    sealing: Shop, monkeypatch: pytest.MonkeyPatch
+):
+    """Else the call would be in doubt, although it never ran."""
+    await sealing.open("", "", spec())
+    async with sealing.gates():
+        await approved(sealing)
+    claim = Ledger._record_claim
+
+    async def claimed(self: Ledger, *of: Any) -> Any:
+        known = await claim(self, *of)
+        away_once(monkeypatch, sealing)
+        return known
+
+    monkeypatch.setattr(Ledger, "_record_claim", claimed)
+    returned = await sealing.ledger.run(FIRST, lambda **_all: "charged")
+    assert returned.output == "charged"
+
+
 async def test_a_program_without_keys_requests_and_runs_nothing(shop: Shop, keys: ThreadKeys):
     await shop.open("", "", spec())
     with pytest.raises(BadInput, match="charge seals /card, and this program has no keys"):
@@ -182,6 +240,19 @@ async def test_a_request_of_before_a_tool_sealed_stays_as_it_was(sealing: Shop):
         await sealing.ledger.reviewer("ana").approve(FIRST)
         await sealing.decided(e.Approved)
         assert (await sealing.ledger.run(FIRST, lambda **all_: str(len(all_)))).output == "3"
+
+
+async def test_a_declaration_that_seals_less_is_refused(sealing: Shop):
+    """Whoever requests by the name alone would record the value in plain text from then on. A
+    version of before is no newer one, as when a release is taken back.
+    """
+    plain = ToolSpec(name="charge", schema=SCHEMA)
+    await sealing.open("", "", plain, spec())
+    with pytest.raises(BadInput, match="its newest declaration seals /card, and this one would"):
+        await sealing.ledger.declare("shop", ToolSpec(name="charge", schema=SCHEMA, title="Charge"))
+    before = await sealing.ledger.declare("shop", plain)
+    newest = await sealing.ledger.tool("shop", "charge")
+    assert (newest.declared.sealed, before.version != newest.version) == (("/card",), True)
 
 
 # --------------------------------------------------------------------------------- the thread's key
@@ -496,6 +567,25 @@ async def test_a_thread_that_is_forgotten_after_the_claim_runs_nothing(
     assert isinstance(ended.event, e.ToolFailed)
     assert ended.event.error.startswith("It did not run: its thread was forgotten")
     assert seen == []
+
+
+async def test_an_executor_that_has_claimed_waits_for_a_broker_that_is_away(
+    sealing: Shop, keys: ThreadKeys, monkeypatch: pytest.MonkeyPatch
+):
+    seen: list[str] = []
+    tools = registry(seen)
+    await tools.declare(sealing.ledger, "shop")
+    async with sealing.gates():
+        await approved(sealing, {"card": CARD, "amount": 5})
+    executor, decided = Executor(tools), await sealing.until(FIRST.decided)
+    [step] = executor.decide(await executor.load(sealing.ledger, decided), decided)
+    assert isinstance(step, Perform)
+    await sealing.ledger.append(step.claim.slot, step.claim.event)
+    asked = away_once(monkeypatch, sealing)
+    ended = await executor.execute(sealing.ledger, step.work)
+    assert ended is not None
+    assert ended.event.output == f"charged 5 of {SEALED}"
+    assert (seen, len(asked)) == ([CARD], 2)
 
 
 @pytest.mark.parametrize("found", ["charged", NOT_DONE, None])

@@ -4,14 +4,17 @@ import base64
 import os
 
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import ECB
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ayes.ledger import sealed_values
 from ayes.ledger.sealed_values import Opened, Unopened, commitment, seal, unseal
 from ayes.schemas import events as e
-from ayes.schemas.sealed import is_token
+from ayes.schemas.sealed import SEALED, is_token
 
 KEY, OTHER = bytes(range(32)), bytes(32)
 SUBJECT, PLACE = "ledger.shop.t.call.c.requested", "/card"
@@ -75,17 +78,67 @@ def test_each_changed_character_is_refused(length: int):
             unseal(KEY, commitment(KEY), SUBJECT, PLACE, token[:-1] + other)
 
 
-def test_a_ciphertext_that_opens_under_two_keys_opens_under_the_committed_one_alone(monkeypatch):
+def times(one: int, other: int) -> int:
+    """The product in the field of GCM (NIST SP 800-38D, 6.3)."""
+    product = 0
+    for bit in range(127, -1, -1):
+        product ^= other if one >> bit & 1 else 0
+        other = other >> 1 ^ (0xE1 << 120 if other & 1 else 0)
+    return product
+
+
+def block(key: bytes, plain: bytes) -> int:
+    cipher = Cipher(AES(key), ECB()).encryptor()
+    return int.from_bytes(cipher.update(plain))
+
+
+def of_two_keys(one: bytes, other: bytes, nonce: bytes, bound: bytes) -> bytes:
+    """A ciphertext of 32 bytes with a tag that is right under both keys: the tag is linear in each
+    block, so the second block is the solution of one equation.
+    """
+
+    def unfinished(key: bytes) -> tuple[int, int]:
+        of_zero, tag = block(key, bytes(16)), 0
+        padded = bound + bytes(-len(bound) % 16) + bytes(32)
+        lengths = (len(bound) * 8).to_bytes(8) + (256).to_bytes(8)
+        for at in range(0, len(whole := padded + lengths), 16):
+            tag = times(tag ^ int.from_bytes(whole[at : at + 16]), of_zero)
+        return times(of_zero, of_zero), tag ^ block(key, nonce + (1).to_bytes(4))
+
+    (square, tag), (others_square, others_tag) = unfinished(one), unfinished(other)
+    inverse, factor = 1 << 127, square ^ others_square
+    for _ in range(127):  # factor ** (2 ** 128 - 2)
+        factor = times(factor, factor)
+        inverse = times(inverse, factor)
+    second = times(tag ^ others_tag, inverse)
+    return bytes(16) + second.to_bytes(16) + (tag ^ times(second, square)).to_bytes(16)
+
+
+def test_a_ciphertext_that_opens_under_two_keys_opens_under_the_committed_one_alone():
     """AES-GCM does not bind a key (criterion F2): whoever seals could show another value later."""
-    # The shape of that attack, without its algebra: a second key that decrypts the same token.
     nonce, bound = bytes(12), sealed_values._bound(SUBJECT, PLACE)
-    plain = b'"4111"'.ljust(32)
-    text = nonce + AESGCM(KEY).encrypt(nonce, plain, bound)
-    monkeypatch.setattr(sealed_values, "_cipher", lambda _key: AESGCM(KEY))
-    both = base64.urlsafe_b64encode(text).decode().rstrip("=")
-    token = f"ayes:sealed:1:{commitment(OTHER)[:16]}:{both}"
+    keys = [sealed_values._hmac(key, b"ayes seal 1") for key in (KEY, OTHER)]
+    text = of_two_keys(*keys, nonce, bound)
+    opened = [AESGCM(key).decrypt(nonce, text, bound) for key in keys]
+    assert opened[0] != opened[1]
+    both = base64.urlsafe_b64encode(nonce + text).decode().rstrip("=")
+    token = f"ayes:sealed:1:{commitment(KEY)[:16]}:{both}"
+    assert is_token(token)
     with pytest.raises(Unopened, match="another key"):
         unseal(OTHER, commitment(KEY), SUBJECT, PLACE, token)
+
+
+@pytest.mark.parametrize("committed", ["", "\u00e9", commitment(KEY)[:16], commitment(KEY).upper()])
+def test_a_commitment_that_is_none_opens_nothing(committed: str):
+    """Any service can record one, so it is a text like any other."""
+    with pytest.raises(Unopened, match="another key"):
+        unseal(KEY, committed, SUBJECT, PLACE, token_of())
+
+
+@pytest.mark.parametrize("token", [None, 4111, True, ["a"], {"a": 1}, "", "4111"])
+def test_what_is_no_token_opens_nothing(token):
+    with pytest.raises(Unopened):
+        unseal(KEY, commitment(KEY), SUBJECT, PLACE, token)
 
 
 def test_a_key_with_the_same_name_and_another_commitment_opens_nothing():
@@ -119,12 +172,54 @@ def test_a_value_is_taken_out_of_what_its_tool_says():
     said = plain.scrubbed(
         e.ToolFailed(error='no 4111-é"x, 4111-\\u00e9\\"x, 4111-é\\"x, 12, 4223!')
     )
-    assert said.error == "no (sealed), (sealed), (sealed), 12, (sealed)!"
+    assert said.error == "no (sealed), (sealed), (sealed), 12, ****!"
     parts = (e.Text('charged 4111-é"x'), e.Text("ok"))
     assert plain.scrubbed(e.ToolReturned(output=parts)).output == (
         e.Text("charged (sealed)"), e.Text("ok"),
     )  # fmt: skip
-    assert plain.scrubbed(e.InDoubt(attempt=1, text="4223?")).text == "(sealed)?"
+    assert plain.scrubbed(e.InDoubt(attempt=1, text="4223?")).text == "****?"
+
+
+def test_a_value_that_is_a_part_of_another_leaves_nothing_of_it():
+    values = {
+        "/bin": '"4111"',
+        "/last": '"1111"',
+        "/card": '"4111 1111 1111 1111"',
+        "/word": '"sealed"',
+    }
+    plain = Opened("{}", values)
+    assert plain.said("4111 1111 1111 1111, 1111, sealed") == "(sealed), ****, ******"
+    assert Opened("{}", {}).said("as it is") == "as it is"
+
+
+def test_an_output_is_never_longer_without_its_values():
+    """It may be as large as can be recorded: the tool has run, so its end must be."""
+    values = {"/pin": '"1234"', "/card": '"4111-1111"'}
+    said = Opened("{}", values).said("1234 4111-1111 " * 9)
+    assert said == "**** (sealed) " * 9
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        repr({"name": 'O\'Brien "x" & Co'}),
+        "/pay?to=O%27Brien%20%22x%22%20%26%20Co",
+        "/pay?to=O%27Brien+%22x%22+%26+Co",
+    ],
+)
+def test_a_value_is_recognised_as_errors_cite_it(said: str):
+    """In the form of Python's `repr`, as of a missing key, and of the URL that was asked."""
+    plain = Opened("{}", {"/name": '"O\'Brien \\"x\\" & Co"'})
+    assert "Brien" not in plain.said(said)
+    assert SEALED in plain.said(said)
+
+
+def test_the_name_of_a_file_is_a_text_too():
+    file = e.Media("text/plain", e.Inline("aGk="), "receipt of 4111-1111.txt")
+    outcome = e.ToolReturned(output=(e.Text("see"), file))
+    scrubbed = Opened("{}", {"/card": '"4111-1111"'}).scrubbed(outcome)
+    assert scrubbed.output[1].name == "receipt of (sealed).txt"
+    assert scrubbed.output[1].source == file.source
 
 
 def test_keys_are_not_of_a_kind_that_repeats():

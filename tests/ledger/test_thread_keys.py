@@ -106,6 +106,38 @@ def test_a_lost_epoch_key_is_not_made_anew(keys: ThreadKeys, folder: Path):
             keys.made(ref)
 
 
+@pytest.mark.parametrize("broken", ["epoch", "epoch.next", "missing"])
+def test_a_broken_epoch_key_is_never_replaced(keys: ThreadKeys, folder: Path, broken: str):
+    """What it wraps would be lost for ever, of all threads, while a backup could have it."""
+    keys.made(GONE)
+    key = keys.made(LEFT)
+    whole = (folder / "epoch").read_bytes()
+    if broken == "missing":
+        (folder / "epoch").unlink()
+    else:
+        (folder / broken).touch(mode=0o600)
+        (folder / broken).write_bytes(whole[:-9])
+    before = copied(folder)
+    with pytest.raises(BadFile, match="it holds no epoch key"):
+        keys.destroy([GONE])
+    assert copied(folder) == before
+    (folder / "epoch").touch(mode=0o600)
+    (folder / "epoch").write_bytes(whole)
+    (folder / "epoch.next").unlink(missing_ok=True)
+    keys.destroy([GONE])
+    assert (keys.key(GONE), keys.key(LEFT)) == (None, key)
+
+
+def test_a_destroyed_key_is_known_and_not_made_anew(keys: ThreadKeys, folder: Path):
+    keys.made(GONE)
+    assert (keys.knows(GONE), keys.knows(LEFT)) == (True, False)
+    keys.destroy([GONE])
+    assert (keys.knows(GONE), keys.holds(GONE), keys.key(GONE)) == (True, False, None)
+    with pytest.raises(BadInput, match="it is destroyed"):
+        keys.made(GONE)
+    assert keys._file(GONE).read_bytes() == b""
+
+
 def test_stray_files_are_no_obstacle(keys: ThreadKeys, folder: Path):
     key = keys.made(LEFT)
     keys.made(GONE)
@@ -264,7 +296,7 @@ def test_a_process_that_is_killed_at_any_step_leaves_what_the_next_one_finishes(
         keys.destroy([GONE])
         after = copied(folder)
         assert {"epoch", "lock"} < {*after}
-        assert len(after) == 3, after
+        assert len(after) == 4, after
         assert keys.key(GONE) is None
         assert keys.key(LEFT) == made[LEFT], at
         assert not opens(

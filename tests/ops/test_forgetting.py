@@ -16,6 +16,7 @@ from inboxes import http
 from program import approvals
 from receivers import endpoint, receiving
 from sections import section
+from shop import Shop
 from traces import recorded as spans
 from until import recorded
 
@@ -24,12 +25,14 @@ from ayes.consumers.tools import Tools
 from ayes.consumers.webhooks.endpoints import EndpointFile
 from ayes.ledger import clock
 from ayes.ledger.clients.services import Ledger
+from ayes.ledger.log import EventLog
 from ayes.ledger.sealed_values import Unopened, commitment, unseal
 from ayes.ledger.thread_keys import ThreadKeys
 from ayes.ops.actions import forgetting
 from ayes.ops.actions.forgetting import destroy_forgotten, forget, personal_names
 from ayes.ops.audit.backup import back_up
 from ayes.ops.workers import reactions, working
+from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import CallRef, ThreadRef, policy_slot
@@ -154,8 +157,8 @@ async def test_nothing_that_is_kept_or_sent_ever_has_a_sealed_value(tmp_path, ke
     assert with_any(tmp_path, keys.folder, CARD, CARD.replace("-", ""), secret) == []
     assert with_any(tmp_path, keys.folder, token)  # it looks where the log is
     assert keys.key(THREAD) is None
-    names = {file.name for file in keys.folder.iterdir()}
-    assert names == {"epoch", "lock"}
+    left = {file.name for file in keys.folder.iterdir() if file.stat().st_size}
+    assert left == {"epoch"}
     epoch = msgspec.json.decode((keys.folder / "epoch").read_bytes())["key"]
     for other in (msgspec.convert(epoch, bytes, strict=False), bytes(32)):
         with pytest.raises(Unopened):
@@ -223,6 +226,64 @@ async def test_a_run_that_was_killed_is_finished_by_the_next_of_any_thread(
             assert keys.key(thread) is None
 
 
+@pytest.fixture
+async def sealing(port: EventLog, keys: ThreadKeys) -> Shop:
+    """A shop on the log in memory whose service has keys."""
+    shop = Shop(port)
+    shop.ledger.keys = keys
+    for name, sealed in (("pay", ("/card",)), ("ship", ())):
+        await shop.ledger.declare("shop", ToolSpec(name=name, schema=SCHEMA, sealed=sealed))
+    return shop
+
+
+@pytest.mark.log("memory")
+async def test_a_thread_is_forgotten_where_its_key_was_alone(tmp_path, keys, sealing):
+    """A run that was killed is not finished by one with another directory, which destroys
+    nothing.
+    """
+    (tmp_path / "other").mkdir(mode=0o700)
+    other, ledger = ThreadKeys(tmp_path / "other"), sealing.ledger
+    await ledger.request(THREAD.call("c"), "pay", {"card": CARD}, requester="rita")
+    ledger.keys = other
+    await ledger.request(OTHER.call("c"), "pay", {"card": CARD}, requester="rita")
+    await ledger.append(THREAD.forgetting, e.ForgettingBegan())
+    with pytest.raises(BadInput, match="the key of shop/order-17 is not in"):
+        await forget(ledger, other, THREAD)
+    await forget(ledger, other, OTHER)
+    assert await ledger.log.latest(OTHER.forgotten.subject)
+    assert await ledger.log.latest(THREAD.forgotten.subject) is None
+    for _ in range(2):
+        await forget(ledger, keys, THREAD)
+        assert await ledger.log.latest(THREAD.forgotten.subject)
+        assert keys.key(THREAD) is None
+
+
+@pytest.mark.log("memory")
+async def test_calls_that_hold_sealed_values_are_listed_and_no_others(keys, sealing, monkeypatch):
+    """Also one that is claimed while the key is destroyed: it may have opened them before."""
+    ledger, destroy = sealing.ledger, forgetting.destroy_forgotten
+
+    async def requested(name: str, tool: str) -> CallRef:
+        ref = THREAD.call(name)
+        await ledger.request(ref, tool, {"card": CARD}, requester="rita")
+        return ref
+
+    async def claimed_meanwhile(*given: Any) -> Any:
+        call = await ledger.call(runs)
+        await ledger.append(
+            runs.decided,
+            e.Approved(digest=call.digest, ground="policy", rule="all", policy_version=0),
+        )
+        started = e.ToolStarted(digest=call.digest, idempotency_key=str(runs))
+        await ledger.append(call.claim_slot, started)
+        return await destroy(*given)
+
+    waits, runs, _ = [await requested(*of) for of in (("c1", "pay"), ("c2", "pay"), ("c3", "ship"))]
+    monkeypatch.setattr(forgetting, "destroy_forgotten", claimed_meanwhile)
+    found = await forget(ledger, keys, THREAD)
+    assert (found.open, found.running) == ((str(waits),), (str(runs),))
+
+
 async def test_a_key_that_comes_back_is_destroyed_when_an_executor_starts(tmp_path, keys):
     """As from a backup of the keys: the log says that its thread is forgotten."""
     async with site(tmp_path, keys) as (store, service):
@@ -279,8 +340,10 @@ async def test_the_doctor_names_threads_that_are_called_like_people(tmp_path, ke
         for name in (*personal, *others):
             ref = CallRef("shop", name, "c")
             await service.request(ref, "pay", {"card": CARD}, requester="rita")
+        elsewhere = ThreadRef("ben_at_example-com", "order-17")
+        await service.append(elsewhere.keyed, e.Keyed(commitment="0" * 64))
         found = await personal_names(service)
-        assert sorted(found) == sorted(f"shop/{one}" for one in personal)
+        assert sorted(found) == sorted([*(f"shop/{one}" for one in personal), str(elsewhere)])
         ended = await asyncio.to_thread(approvals, "doctor", store=store)
     [line] = [one for one in ended.out.splitlines() if one.startswith("ok    names:")]
     assert "which forgetting leaves: " in line

@@ -26,6 +26,7 @@ def tool(schema: str, *places: str) -> Tool:
         (CARD, ""),
         (CARD, "/*"),
         (CARD, "/"),
+        (OBJECT % '"a~b":{"type":"string"}', "/a~b"),
         (CARD, "/number"),
         (NESTED, "/customer"),
         (NESTED, "/customer/*"),
@@ -41,6 +42,7 @@ def tool(schema: str, *places: str) -> Tool:
         (CARD[:-1] + ',"patternProperties":{"^c":{"minLength":3}}}', "/card"),
         (CARD[:-1] + ',"dependentSchemas":{}}', "/card"),
         (NESTED[:-1] + ',"not":{}}', "/customer/card"),
+        (OBJECT % '"card":{"type":"number"},"tip":{"$ref":"#/properties/card"}', "/card"),
     ],
 )
 def test_only_one_text_or_number_is_sealed_and_no_keyword_reads_it(schema: str, place: str):
@@ -83,6 +85,39 @@ def test_what_is_not_sealed_is_refused_with_its_place(value: str):
         "The arguments of pay do not fit its schema: at /customer/card, the value is sealed by "
         "this tool, and this one is not: request it with a client that has keys."
     )
+
+
+ESCAPED = TOKEN.replace("ayes", "\\u0061yes")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "place"),
+    [
+        (f'{{"url":"https://x.example/?q={TOKEN}"}}', "/url"),
+        (f'{{"to":"{TOKEN}"}}', "/to"),
+        (f'{{"to":"{ESCAPED}"}}', "/to"),
+        (f'{{"many":[1,{{"a/b":"{TOKEN}"}}]}}', "/many/1/a~1b"),
+        (f'{{"{TOKEN}":1}}', "the top"),
+        (f'{{"customer":{{"card":"{TOKEN}","also":"{TOKEN}"}}}}', "/customer/also"),
+    ],
+)
+@pytest.mark.parametrize("sealed_", [(), ("/customer/card",)], ids=["seals nothing", "seals"])
+def test_a_token_is_refused_where_the_tool_seals_nothing(
+    arguments: str, place: str, sealed_: tuple[str, ...]
+):
+    """Pages say "(sealed)" for it, so that people would approve a text of its author's choice
+    without seeing it.
+    """
+    says = f"at {place}, there is the text of a sealed value, and this tool seals nothing here"
+    problem = tool(NESTED, *sealed_).problems(arguments)
+    assert problem is not None
+    assert says in problem
+    assert ("/customer/card" in problem) == ("card" in arguments and not sealed_)
+
+
+def test_what_only_resembles_a_token_is_a_text_like_others():
+    words = f'{{"to":"ayes:sealed:1:{"0" * 16}:short, \\u0061yes"}}'
+    assert tool(NESTED).problems(words) is None
 
 
 @pytest.mark.parametrize("arguments", [f'{{"customer":{{"card":"{TOKEN}"}}}}', '{"customer":{}}'])

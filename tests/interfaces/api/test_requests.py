@@ -10,8 +10,11 @@ from until import recorded
 from ayes.interfaces.api.backend import Backend
 from ayes.interfaces.api.identity import Role, Visitor
 from ayes.ledger.seal import SignerKey
+from ayes.ledger.thread_keys import ThreadKeys
 from ayes.ledger.trust import Trust
 from ayes.schemas.errors import BadInput
+from ayes.schemas.slots import CallRef
+from ayes.schemas.tools import ToolSpec
 
 CALL = "shop/order-17/refund-1"
 PATH = f"/api/v1/calls/{CALL}"
@@ -49,6 +52,34 @@ async def test_a_service_requests_waits_runs_and_reports(shop, client):
     record = (await client.get(PATH)).json()
     started = next(one for one in record["facts"] if one["event"]["type"] == "ToolStarted")
     assert started["event"]["by"] == {"kind": "service", "name": "till"}
+
+
+async def test_what_a_tool_seals_is_neither_requested_nor_claimed_here(shop, client, tmp_path):
+    """The server has no keys, and records no plain text in their place."""
+    (tmp_path / "keys").mkdir(mode=0o700)
+    sealing = ToolSpec(
+        name="charge",
+        schema='{"type":"object","properties":{"card":{"type":"string"}}}',
+        sealed=("/card",),
+    )
+    await shop.service.declare("shop", sealing)
+    shop.visitor, wish = DESK, {"tool": "charge", "arguments": '{"card":"4111"}'}
+    refused = await client.put(PATH, json=wish | {"requester": "rita"})
+    assert (refused.status_code, refused.json()["type"]) == (422, "urn:ayes:error:BadInput")
+    assert "charge seals /card, and this program has no keys" in refused.json()["detail"]
+    assert "4111" not in refused.text
+    assert not await shop.service.read(CallRef.parse(CALL))
+    shop.service.keys = ThreadKeys(tmp_path / "keys")
+    call = await shop.service.request(CALL, "charge", {"card": "4111"}, requester="rita")
+    await recorded(shop.service, call.ref.gated.subject)
+    shop.visitor = ANA
+    vote = {"verdict": "approve", "digest": call.digest}
+    voted = await client.post(f"{PATH}/votes", json=vote)
+    assert voted.json()["status"] == "approved", voted.text
+    shop.visitor = DESK
+    claimed = await client.post(f"{PATH}/claim", json={"claim": str(uuid4())})
+    assert (claimed.status_code, claimed.json()["type"]) == (409, "urn:ayes:error:NotOpen")
+    assert "the key of its thread is not here" in claimed.json()["detail"]
 
 
 async def test_a_claim_leads_back_to_signed_votes_where_they_are_wanted(shop, client):
