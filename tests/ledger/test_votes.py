@@ -435,6 +435,7 @@ def test_other_workspaces_leave_a_person_their_accounts_and_groups():
     said = [(1, "ana", ANA), (2, "ana", read("finance"))]
     for after, is_kept in ((SENT, True), (THERE, False), (GONE, False)):
         people = known(*said, (3, "ana", after))
+        assert people.is_removed("ana") is (after is GONE)
         assert people.of("ana") == ((ANA.account,) if is_kept else ())
         assert people.groups("ana", START) == ({"group:finance"} if is_kept else set())
 
