@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+from types import SimpleNamespace
 from urllib.parse import quote
 
 from console_client import POLICY, listed, site
@@ -15,6 +16,7 @@ from pictures import PNG
 from until import until
 
 from ayes.interfaces.api.identity import Role, Visitor
+from ayes.interfaces.console.pages import calls
 from ayes.ledger.clients.services import Ledger
 from ayes.schemas.events import Denied, Revoked, Voted, Withdrawn
 from ayes.schemas.slots import CallRef
@@ -266,6 +268,12 @@ async def test_members_and_items_are_added_and_removed(tmp_path):
         assert await step("remove:/note", basis=noted) == '{"to":["b",""]}'
         for place in ("/nothing", "/to"):  # what the schema requires
             assert await step(f"remove:{place}", basis=noted) == noted
+
+
+def test_the_arguments_of_a_tool_that_nobody_declared_have_no_notes():
+    """A model may wish for any tool."""
+    record = SimpleNamespace(state=SimpleNamespace(arguments='{"order":"A-17"}'), tool_schema="")
+    assert calls._notes(record) == {}
 
 
 HOSTILE = {
