@@ -273,14 +273,13 @@ def _is_its_own(one: SubAgentRun, opened: Fact) -> bool:
 
 
 def _parent(opened: Fact | None) -> CallRef | None:
-    event = opened.event if opened is not None else None
-    if not isinstance(event, e.ThreadOpened) or not event.parent:
+    if opened is None or not isinstance(opened.event, e.ThreadOpened) or not opened.event.parent:
         return None
     try:
-        parent = CallRef.parse(event.parent)
+        parent = CallRef.parse(opened.event.parent)
     except BadInput:
         return None
-    return parent if opened is not None and parent.below == opened.slot.thread_ref else None
+    return parent if parent.below == opened.slot.thread_ref else None
 
 
 async def _offered(ledger: Ledger, workspace: str, agent: SubAgent) -> tuple[e.ToolRef, ...]:

@@ -299,8 +299,10 @@ def _not_started(call: Call) -> Append | None:
     longer. A call that lapses is delivered again.
     """
     if call.status in NOT_RUN:
-        return None if call.refusal_slot is None else Append(call.refusal_slot, tool_not_run(call))
-    if call.status is Status.RUNNING and call.end_slot is not None:  # an earlier start, that died
+        assert call.refusal_slot, "it has not ended"
+        return Append(call.refusal_slot, tool_not_run(call))
+    if call.status is Status.RUNNING:  # an earlier start, that died
+        assert call.end_slot, "it has not ended"
         return Append(call.end_slot, _in_doubt(call))
     return None
 

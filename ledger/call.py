@@ -344,10 +344,10 @@ class Call(Struct, frozen=True):
         """Until when it can be undone, on the broker's clock; None: no end is known, or it has not
         returned.
         """
-        returned = self.finished is not None and isinstance(self.finished.event, e.ToolReturned)
-        if self.finished is None or not returned or self.undoing is None:
+        ended, undoing = self.finished, self.undoing
+        if ended is None or not isinstance(ended.event, e.ToolReturned) or undoing is None:
             return None
-        return after(self.finished.recorded_at, self.undoing.undo_within_s)
+        return after(ended.recorded_at, undoing.undo_within_s)
 
     @property
     def deadline(self) -> datetime | None:
@@ -377,7 +377,8 @@ class Call(Struct, frozen=True):
         """To whom it was handed by each person to whom it was not handed back; the newest last."""
         found: dict[str, str] = {}
         for fact in self.handed:
-            if isinstance(fact.event, e.HandedOver) and is_token(fact.event.to):
+            assert isinstance(fact.event, e.HandedOver)
+            if is_token(fact.event.to):
                 by, to = fact.slot.tail[3], fact.event.to
                 found = {one: whom for one, whom in found.items() if one not in (by, to)} | {by: to}
         return found

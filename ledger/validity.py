@@ -75,17 +75,9 @@ def evolve(call: Call, fact: Fact) -> Call:
     for the number of the last revocation, by which the broker orders starts.
     """
     stops = tuple(one for stop in call.stops for one in stop.facts)
-    if fact.slot.tail[0] == STOP:
-        return call_of(call.ref, (*call.facts, *stops, fact))
-    if fact.slot.call_ref != call.ref:
-        return call
-    grown = call
-    if may_hold(fact.slot.tail[2], fact.event) and all(
-        known.slot != fact.slot for known in call.facts
-    ):
-        grown = call_of(call.ref, (*call.facts, *stops, fact))
-    last = max(call.last_revocation, fact.seq if fact.slot.tail[2] == "revoked" else 0)
-    return grown if grown.last_revocation == last else structs.replace(grown, last_revocation=last)
+    grown = call_of(call.ref, (*call.facts, *stops, fact))
+    last = max(call.last_revocation, grown.last_revocation)
+    return structs.replace(grown, last_revocation=last)
 
 
 def may_hold(place: str, event: object) -> bool:

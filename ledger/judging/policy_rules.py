@@ -21,7 +21,6 @@ STRICTNESS: Final[dict[Then, int]] = {"allow": 0, "ask": 1, "block": 2}
 NO_RULE: Final = Rule.model_construct(
     name=NO_RULE_NAME, tools=("*",), then="ask", reason="No rule of the policy covers this tool."
 )
-_ALL: Final = ("*",)
 
 
 class About(Struct, frozen=True):
@@ -109,8 +108,8 @@ def _may_beat(unsaid: Rule, counts: Rule, policy: Policy) -> bool:
 def covers(rule: Rule, about: About) -> bool:
     """Whether the rule matches this call, apart from the tool and the condition."""
     return (
-        (rule.workspaces == _ALL or is_among(about.workspace, rule.workspaces))
-        and (rule.agents == _ALL or is_among(about.agent, rule.agents))
+        is_among(about.workspace, rule.workspaces)
+        and is_among(about.agent, rule.agents)
         and (not rule.classes or about.tool_class in rule.classes)
         and all(_is_labelled(about, name, pattern) for name, pattern in rule.labels.items())
     )

@@ -116,6 +116,7 @@ STOPPED = "The sub-agent did not finish. "
         ([reply_of(e.Text("No."), e.Refusal("I may not."))], "",
          e.ToolReturned((e.Text("No."), e.Text("I may not.")))),
         ([], "", None),
+        ([], "asked", None),
         ([reply_of(WISH)], "", None),
         ([reply_of(e.Text("Found."))], "said", None),
         ([e.ModelFailed(error="overloaded")], "",
@@ -149,6 +150,8 @@ def test_how_a_run_ends(turns: list[e.AnyEvent], more: str, ended: e.Event | Non
         story.tell(below.wish(1, 0).decided, denied)
     if more == "said":
         story.say("And one more thing.")
+    if more == "asked":
+        story.tell(below.asked(1, 1), e.ModelAsked(model="test:m"))
     assert outcome(thread_of(below, story.facts), 1) == ended
 
 

@@ -258,6 +258,11 @@ def test_a_repeatable_call_that_was_started_is_handed_on_as_well(tools, declared
     assert step == doubt(MAX_ATTEMPTS)
 
 
+def test_a_decision_about_a_call_that_nobody_requested_is_for_nobody():
+    decided = Fact(1, START, CALL.decided, approval(WISH))
+    assert not Executor({"refund": ONCE})._is_ours(Call(CALL), decided)
+
+
 def test_a_call_with_a_fact_of_a_newer_program_is_left_to_a_newer_program():
     """Nobody here knows what that fact says: the call is not run, declined or closed (I12)."""
     newer = e.Carried(type="Held", raw=b"{}", id="x", v=9)

@@ -96,6 +96,29 @@ async def test_what_the_lookup_found_is_the_result(ledger: Ledger):
     ]
 
 
+async def test_only_what_was_started_is_asked_about(ledger: Ledger):
+    """A lookup would find nothing of a call that nobody has started, and be asked for nothing."""
+    asked_about = list[str]()
+
+    def lookup(order: str) -> None:
+        asked_about.append(order)
+
+    tools = with_lookup(lookup)
+    await started(ledger, tools, attempts=0)
+    [step] = await follows(ledger, tools)
+    assert isinstance(step, Perform)
+    assert asked_about == []
+
+
+async def test_of_a_tool_without_a_lookup_nothing_is_said_of_one(ledger: Ledger):
+    tools = with_lookup(None)
+    await started(ledger, tools)
+    [step] = await follows(ledger, tools)
+    assert isinstance(step, Append)
+    assert isinstance(step.event, e.InDoubt)
+    assert "lookup" not in step.event.text
+
+
 @pytest.mark.parametrize("attempts", [1, 2])
 async def test_what_had_no_effect_is_started_again(ledger: Ledger, attempts: int):
     """Under the next claim, which says why, so that no promise is broken. (D15, I7)"""

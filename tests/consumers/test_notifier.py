@@ -132,7 +132,7 @@ async def test_people_are_told_by_mail_push_and_http(shop, port, inboxes, tmp_pa
     reaches the requester. Each is a fact, and whoever restarts the notifier is told nothing again
     (B54).
     """
-    await shop.open(f'{CONTACTS}[[notify]]\nrooms = ["ops"]\n{ASKS}')
+    await shop.open(f'{CONTACTS}[[notify]]\nrooms = ["ops"]\n{ASKS}break_glass = ["ana"]\n')
     await shop.request()
     async with shop.gates():
         async with notifiers(port, inboxes.channels(tmp_path)):
@@ -153,6 +153,9 @@ async def test_people_are_told_by_mail_push_and_http(shop, port, inboxes, tmp_pa
         "refund needs approval:"
     ] * 2
     assert len(inboxes.web.to("ops")) == 3
+    alone = "In an emergency you alone may let it run."
+    assert alone in mail.body
+    assert not [one for one in (*inboxes.push, *inboxes.web) if alone in one.body]
 
 
 async def test_those_whom_a_void_run_wrongs_are_told(shop, port, inboxes, tmp_path):
@@ -425,6 +428,8 @@ async def test_waiting_behind_a_failure_is_sharing_it(inboxes: Inboxes, tmp_path
             0o600,
             "line 2, [notices.x]: 'url': apprise does not understand the URL",
         ),
+        ('[notices.x]\nurl = "what"', 0o600, "which begins with ?://."),
+        ('[notices.x]\nurl = "what://u:pass@h"', 0o600, "which begins with what://."),
         ('[notices.x]\nurl = "env:NOT_SET"', 0o600, "the variable NOT_SET is not set."),
         ('[notices.x]\nurl = "json://h"\nfoo = 1', 0o600, "unknown key 'foo'"),
         ('[notices.x]\nurl = "json://h"\ntries = 0', 0o600, "'tries' should be greater than"),

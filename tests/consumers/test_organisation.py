@@ -145,6 +145,18 @@ def test_where_both_ask_both_must_be_satisfied():
         assert required(both, ruling) == ((e.Quorum(("sam",), 1, "@security"),),)
 
 
+@pytest.mark.parametrize(
+    ("voter", "kept"),
+    [("ana", {}), ("ben*", {"benjamin": "ben"}), ("group:finance", {"benjamin": "ben"})],
+)
+def test_a_question_keeps_the_second_names_of_those_who_may_act(voter: str, kept: dict[str, str]):
+    """Any name may turn out to be a member of a group."""
+    own = rule("own", "ask", f'voters = ["{voter}"]')
+    both, ruling = judged(f'[people]\nben = ["benjamin"]\n{own}', "")
+    asking = question(both, ruling, digest=WISH.digest, requester="rita", agents=())
+    assert asking.people == kept
+
+
 def test_what_rules_without_effect_would_have_said_is_kept_of_both():
     """The organisation's first."""
     own = rule("own", "allow") + rule("own soon", "ask", "shadow = true")

@@ -241,6 +241,16 @@ async def test_what_was_passed_over_is_tried_again_by_a_newer_program(port, ledg
     assert len(gate.handed) == handed + 1
 
 
+async def test_what_is_newer_still_is_left_as_it_is(port: EventLog, ledger: Ledger):
+    """Else each start of a worker would have it delivered, and park it, once more."""
+    subject = ONE.requested.subject
+    await port.append(ONE.requested, b'{"type":"MadeUp","v":1,"id":"x"}', "x")
+    why = f"a MadeUp of version 1 {NEWER}"
+    await port.park(Parked("gate", 1, subject, why, 1, clock.now(), newer=True))
+    await Worker(ledger, Mending(is_mended=True))._retry_newer_of("gate")
+    assert [one.state for one in await port.parked("gate")] == ["parked"]
+
+
 @pytest.mark.log("jetstream")
 async def test_what_another_worker_has_is_not_begun_again(port, ledger, monkeypatch):
     """A program that reads it ran beside the older one and is at work on it. To react to its claim,

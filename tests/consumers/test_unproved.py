@@ -11,7 +11,7 @@ from running import working
 from shop import FIRST, REFUND, SECOND, THIRD, rule
 from signed_site import ASK, Site
 
-from ayes.consumers.delegator import SubAgent, SubAgentRun, steps
+from ayes.consumers.delegator import Delegator, SubAgent, SubAgentRun, steps
 from ayes.consumers.executor import Executor
 from ayes.consumers.gate import Gate
 from ayes.consumers.tools import Registered
@@ -254,16 +254,20 @@ async def test_what_is_no_signature_holds_nothing_up(site: Site, judge: Ledger, 
 
 
 async def test_a_delegator_starts_nothing_that_follows_from_nothing(site: Site, judge: Ledger):
+    agent = SubAgent(agent="desk", model="m")
     await begun(site, judge)
     async with site.gates():
         await site.ask()
+    await site.ledger.declare("shop", agent.spec("refund"))
     digest = (await site.ledger.call(FIRST)).wish.digest
     said = e.Approved(
         digest=digest, ground="people", rule="money", policy_version=1, voters=("ana",)
     )
     await site.ledger.append(FIRST.decided, said)
     call = await judge.call(FIRST)
-    agent = SubAgent(agent="desk", model="m")
+    assert call.decided is not None
     below = thread_of(FIRST.below, ())
-    assert steps(SubAgentRun(call, agent, below, unproved=await why(judge))) == ()
+    [run] = await Delegator({"refund": agent}).load(judge, call.decided)
+    assert run.unproved == VOTED
+    assert steps(run) == ()
     assert steps(SubAgentRun(call, agent, below))

@@ -180,6 +180,7 @@ async def test_some_addresses_are_never_allowed(address):
         endpoint("https://hooks.example.com/ayes"), "msg_1", EVENT
     )
     assert "a special address" in answer.why
+    assert "--allow-private" not in answer.why
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.1", "2130706433", "0x7f.1", "[::1]"])

@@ -1,16 +1,20 @@
 """What becomes of the standing of an endpoint, and which facts an endpoint is sent."""
 
+import asyncio
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from msgspec.structs import replace
 from receivers import endpoint
 
-from ayes.consumers.webhooks.endpoints import EndpointStatus, Standing
-from ayes.consumers.webhooks.requests import HttpAnswer
-from ayes.consumers.webhooks.worker import _failed, _parked, _succeeded
+from ayes.consumers.webhooks import worker
+from ayes.consumers.webhooks.endpoints import Endpoint, EndpointFile, EndpointStatus, Standing
+from ayes.consumers.webhooks.requests import HttpAnswer, Sender
+from ayes.consumers.webhooks.worker import Webhooks, _failed, _parked, _succeeded
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.in_memory import Memory
 from ayes.schemas.codec import Fact
-from ayes.schemas.events import TYPES, Carried, Said
+from ayes.schemas.events import TYPES, Author, Carried, Said
 from ayes.schemas.slots import FILLED_BY, ThreadRef, matches
 
 NOON = datetime(2026, 11, 21, 12, tzinfo=UTC)
@@ -69,6 +73,33 @@ def test_how_an_endpoint_is_doing_in_a_word(standing, word, behind_from):
     assert EndpointStatus.of(replace(one, verified_at=None), standing).standing == "not verified"
 
 
+@pytest.mark.parametrize("taken", [0, 1])
+async def test_facts_that_nobody_took_are_no_success(tmp_path, monkeypatch, taken: int):
+    """Of those that are sent at once, one that is taken shows that the endpoint answers."""
+    hooks = Webhooks(EndpointFile(tmp_path / "webhooks.json"), Sender())
+
+    async def post(_ledger: Ledger, _endpoint: Endpoint, fact: Fact) -> HttpAnswer:
+        return HttpAnswer() if fact.seq <= taken else DOWN
+
+    async def insist(*_: object) -> None:
+        pass
+
+    monkeypatch.setattr(hooks, "_post", post)
+    monkeypatch.setattr(hooks, "_insist", insist)
+    facts = [Fact(seq, NOON, SAID, Said(role="user", text="hi")) for seq in (1, 2)]
+    one = endpoint("https://hooks.example.com/")
+    await hooks._send_some(Ledger(Memory(), Author("service", "hooks")), one, facts)
+    assert len(hooks._took) == taken
+
+
+async def test_a_pause_ends_once_the_endpoint_answers_again(tmp_path, monkeypatch):
+    """As `ayes webhooks test` notes; no success waits for hours behind a failure."""
+    monkeypatch.setattr(worker, "_LOOK_S", 0)
+    hooks = Webhooks(EndpointFile(tmp_path / "webhooks.json"), Sender())
+    async with asyncio.timeout(5):
+        await hooks._pause("shop", FAILING, 3600)
+
+
 # --------------------------------------------------------------------------------- who is sent what
 
 SAID = ThreadRef("shop", "t1").said("m1")
@@ -85,6 +116,7 @@ def receives(event=None, **fields: object) -> bool:
     [
         ({}, True),
         ({"verified_at": None}, False),
+        ({"verified_at": LATER}, True),
         ({"verified_at": LATER + timedelta(seconds=1)}, False),
         ({"types": ("Said", "Approved")}, True),
         ({"types": ("Approved",)}, False),

@@ -34,7 +34,7 @@ from ayes.schemas.errors import (
     NotOpen,
     UnknownCall,
 )
-from ayes.schemas.slots import FILLED_BY, CallRef, Slot
+from ayes.schemas.slots import FILLED_BY, CallRef, Slot, StopRef
 
 CALL = REF.wish(1, 0)
 WISH = e.Wish(tool="refund", arguments='{"order":"A-17"}')
@@ -237,6 +237,17 @@ def test_the_first_in_a_slot_stays():
     call = told(*life(CALL, WISH, "denied"))
     assert evolve(call, Fact(9, SOON, *EXAMPLES[e.Approved])) == call
     assert evolve(call, Fact(9, SOON, CALL.requested, request(WISH))) == call
+
+
+def test_the_last_revocation_stays_the_last_whatever_comes():
+    """Starts are ordered by its number, also by that of one without a place in the call."""
+    call = told(*life(CALL, WISH, "approved"))
+    assert call.last_revocation == 0
+    call = evolve(call, Fact(8, SOON, CALL.revoked_by("ana"), EXAMPLES[e.Voted][1]))
+    assert (call.status, call.last_revocation) == (Status.APPROVED, 8)
+    stop = Fact(9, SOON, StopRef("acme", "ana", "s1").given, e.Stopped(reason="wait"))
+    for later in (stop, Fact(9, SOON, *EXAMPLES[e.Lapsed])):
+        assert evolve(call, later).last_revocation == 8
 
 
 def test_a_call_that_was_started_stays_started():

@@ -11,13 +11,22 @@ from msgspec.structs import replace
 from stories import REF, START, Story, question, request
 
 from ayes.ledger.call import Call
-from ayes.ledger.judging.votes import Tally, asked, can_help, count_votes, counted
+from ayes.ledger.judging.votes import (
+    Tally,
+    asked,
+    can_help,
+    count_votes,
+    counted,
+    empty_seats,
+)
+from ayes.ledger.objections import may_revoke, refused_vote
 from ayes.ledger.people import people_of
 from ayes.ledger.validity import call_of, voids
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
 from ayes.schemas.events import Quorum, Stage
+from ayes.schemas.limits import MAX_TEXT
 from ayes.schemas.quorums import filled, met
 from ayes.schemas.slots import account_slot, groups_slot, person_slot
 
@@ -129,6 +138,8 @@ TALLIES = [
     ("a misfit edit does not count", [("ana", vote(arguments=MISFIT))], 1, Tally(0, 1, None)),
     ("and spoils nothing", [("ana", vote(arguments=MISFIT)), ("ben", YES)], 1,
      Tally(1, 1, approved("ben", reason="fine"), ("ben",))),
+    ("an edit that is too long does not count",
+     [("ana", vote(arguments=f'"{"x" * MAX_TEXT}"'))], 1, Tally(0, 1, None)),
     ("a no with a misfit edit is still a no", [("ana", vote("deny", arguments=MISFIT))], 1,
      Tally(0, 1, denied("ana"))),
     ("an answer", [("ana", vote("answer", answer="It left."))], 1,
@@ -424,6 +435,7 @@ def test_other_workspaces_leave_a_person_their_accounts_and_groups():
     said = [(1, "ana", ANA), (2, "ana", read("finance"))]
     for after, is_kept in ((SENT, True), (THERE, False), (GONE, False)):
         people = known(*said, (3, "ana", after))
+        assert people.is_removed("ana") is (after is GONE)
         assert people.of("ana") == ((ANA.account,) if is_kept else ())
         assert people.groups("ana", START) == ({"group:finance"} if is_kept else set())
 
@@ -496,6 +508,14 @@ def test_a_vote_counts_for_a_group_by_what_its_provider_said_last(facts, who, co
         assert verdict.memberships == (e.Membership(who, ("finance",), ISSUER, "1", read_at),)
 
 
+def test_who_is_no_member_is_told_what_is_known_of_their_groups():
+    """And nobody else, whose groups make no difference."""
+    said = str(refused_vote(told({"voters": ("group:finance",)}), YES, "ana", START))
+    unread = "In which groups ana is has not been read: sign in to the console."
+    assert said.endswith(f"Rule 'money' asks group:finance. {unread}")
+    assert str(refused_vote(told({"voters": ("ben",)}), YES, "ana", START)).endswith("asks ben.")
+
+
 def test_members_fill_the_seats_of_their_groups_and_each_fills_one():
     """Also of a group that an escalation adds, which counts wherever a vote is lacking."""
     both = [(1, "ana", ANA), (2, "ana", read("finance", "leads"))]
@@ -552,6 +572,29 @@ def test_who_can_help_by_a_group_that_was_read_long_ago_is_told():
                    (3, "ana", read(problem="away")))  # fmt: skip
     for groups, helps in ((people, False), (replace(people, forgives=True), True)):
         assert can_help(replace(told(asking), people=groups), "ana", START) is helps
+
+
+@pytest.mark.parametrize(
+    ("later", "empty"),
+    [((), 1), (("rita",), 1), (("lea",), 0), (("l*",), 0), (("group:leads",), 0)],
+)
+def test_a_seat_that_a_later_stage_may_fill_is_not_empty(later: tuple[str, ...], empty: int):
+    """By somebody who is named, or whom nobody can name beforehand."""
+    stages = (Stage(later),) if later else ()
+    assert empty_seats(((Quorum(("rita",)),),), stages, ("rita",)) == empty
+
+
+@pytest.mark.parametrize(
+    ("voters", "may"),
+    [(("benjamin",), ["benjamin"]), (("ben",), ["ben", "benjamin"]), (("*",), ["ben", "benjamin"])],
+)
+def test_who_was_asked_may_revoke_by_the_name_that_was_asked(voters, may):
+    """And by each other name of theirs, but no more than that name may by itself."""
+    asking = replace(question(WISH), voters=voters, people={"benjamin": "ben", "rita2": "rita"})
+    call = call_of(CALL, Story().tell_all([
+        (CALL.requested, ASKED), (CALL.gated, asking), (CALL.decided, approved("lea")),
+    ]).facts)  # fmt: skip
+    assert [one for one in ("ben", "benjamin", "rita", "rita2") if may_revoke(call, one)] == may
 
 
 OWN = {

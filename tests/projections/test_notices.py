@@ -110,6 +110,13 @@ def test_once_it_has_returned_it_is_said_until_when():
     assert ended("returned").undo_until is None
 
 
+def test_who_may_break_the_glass_is_told_so():
+    """And nobody else."""
+    alone = "In an emergency you alone may let it run."
+    assert alone in notice(pending(), "asked", may_break_glass=True).body
+    assert alone not in notice(pending(), "asked").body
+
+
 @pytest.mark.parametrize("occasion", OCCASIONS)
 def test_every_occasion_has_words_of_its_own_and_a_way_to_the_call(occasion):
     """Each notice names its call, and leads there: by its link, or by a command without one."""

@@ -555,6 +555,11 @@ def test_a_value_that_is_no_entry_hides_no_other():
     found = pending.oldest(values, 3)
     assert ([one.seq for one in found.entries], found.waiting) == ([1, 2], 2)
     assert [one.key for one in found.unreadable] == ["shop.t1.c3"]
+    waiting = pending.PendingIndex()
+    waiting.apply(Change(values, whole=True))
+    first = waiting.page(1, 10_000)
+    assert [one.key for one in first.unreadable] == ["shop.t1.c3"]
+    assert waiting.page(1, 10_000, after=first.after).unreadable == ()  # they were named
 
 
 def test_an_entry_shows_whether_it_agrees_with_itself():

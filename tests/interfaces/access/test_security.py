@@ -170,12 +170,11 @@ async def test_an_expired_session_is_no_session(shop, client, asked):
     shop.visitor = Visitor("rob", frozenset({Role.REVIEWER}))
     shop.security.sessions.end(shop.secret_of(shop.visitor))
     here = f"{shop.security.url}/calls/{asked.ref}"
-    answer = await client.post(
-        f"/calls/{asked.ref}/vote", headers={"hx-request": "true", "hx-current-url": here}
-    )
-    assert answer.status_code == 401
     back = f"/sign-in?next={quote(f'/calls/{asked.ref}', safe='')}"
-    assert answer.headers["hx-redirect"] == back
+    by_htmx = {"hx-request": "true", "hx-current-url": here}
+    for method, path in ("POST", f"/calls/{asked.ref}/vote"), ("GET", "/waiting"):
+        answer = await client.request(method, path, headers=by_htmx)
+        assert (answer.status_code, answer.headers["hx-redirect"]) == (401, back)
     answer = await client.post(f"/calls/{asked.ref}/vote", headers={"referer": here})
     assert (answer.status_code, answer.headers["location"]) == (303, back)
 

@@ -45,6 +45,13 @@ async def decided(shop, call):
     return (await shop.service.decision(call, timeout_s=60)).approval
 
 
+async def test_a_delegation_that_is_refused_keeps_what_was_typed(client):
+    typed = {"workspace": "shop", "to": "ben", "starts": "soon", "reason": "Leave in May."}
+    answer = await client.post("/delegations", data=typed)
+    assert answer.is_client_error
+    assert "Leave in May." in answer.text
+
+
 async def test_a_grant_is_proposed_from_the_call_and_recorded_after_a_second_look(shop, client):
     """The vote is recorded with it, and the next call that fits needs nobody."""
     digest = await shop.ask("shop/order-9/refund-0", '{"order":"A-17","amount":5}')

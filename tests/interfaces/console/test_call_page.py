@@ -8,6 +8,7 @@ import json
 import os
 import re
 import signal
+from types import SimpleNamespace
 from urllib.parse import quote
 
 from console_client import POLICY, listed, site
@@ -15,6 +16,7 @@ from pictures import PNG
 from until import until
 
 from ayes.interfaces.api.identity import Role, Visitor
+from ayes.interfaces.console.pages import calls
 from ayes.ledger.clients.services import Ledger
 from ayes.schemas.events import Denied, Revoked, Voted, Withdrawn
 from ayes.schemas.slots import CallRef
@@ -243,6 +245,7 @@ async def test_members_and_items_are_added_and_removed(tmp_path):
             "to": {"type": "array", "items": {"type": "string"}},
             "note": {"type": "string"},
         },
+        "required": ["to"],
     }
     mail = ToolSpec(name="mail", run_by="client", schema=json.dumps(schema))
     async with site(tmp_path, "", mail) as shop, shop.client() as client:
@@ -263,7 +266,14 @@ async def test_members_and_items_are_added_and_removed(tmp_path):
         assert noted == '{"to":["b",""],"note":""}'
         assert await step("remove:/to/0", basis=noted) == '{"to":[""],"note":""}'
         assert await step("remove:/note", basis=noted) == '{"to":["b",""]}'
-        assert await step("remove:/nothing", basis=noted) == noted
+        for place in ("/nothing", "/to"):  # what the schema requires
+            assert await step(f"remove:{place}", basis=noted) == noted
+
+
+def test_the_arguments_of_a_tool_that_nobody_declared_have_no_notes():
+    """A model may wish for any tool."""
+    record = SimpleNamespace(state=SimpleNamespace(arguments='{"order":"A-17"}'), tool_schema="")
+    assert calls._notes(record) == {}
 
 
 HOSTILE = {

@@ -7,10 +7,11 @@ from html.parser import HTMLParser
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from starlette.requests import Request
 
 from ayes.interfaces.console.display import fields
 from ayes.interfaces.console.display.timeline import duration
-from ayes.interfaces.console.rendering import _templates
+from ayes.interfaces.console.rendering import _elsewhere, _templates
 from ayes.projections.display import raw_json
 from ayes.projections.display.changes import changes, line_diff
 from ayes.projections.display.markdown import blocks_of
@@ -457,6 +458,24 @@ def test_a_diff_has_all_of_both_texts(before, after):
     assert plain(run for run in found if run.mark != "removed") == after
 
 
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        ("/doubt", "/doubt?workspace=bank"),
+        ("/grants?workspace=shop&after=7", "/grants?workspace=bank"),
+        ("/?q=is:mine&workspace=shop", "/?q=is%3Amine&workspace=bank"),
+        ("/?q=thread:shop/t1", "/?workspace=bank"),
+        ("/calls/shop/t1/c1?q=is:mine", "/?workspace=bank"),
+        ("/policy/shop", "/policy/bank"),
+    ],
+)
+def test_another_workspace_is_reached_from_where_the_reader_is(here: str, there: str):
+    """What belongs to one workspace is left behind: a call, a thread, a place in a list."""
+    path, _, query = here.partition("?")
+    scope = {"type": "http", "path": path, "query_string": query.encode(), "headers": []}
+    assert _elsewhere(Request(scope), "bank") == there
+
+
 # ---------------------------------------------------------------------------------------- forms
 
 SCHEMA = json.dumps(
@@ -559,6 +578,30 @@ def test_a_form_is_made_of_the_schema():
     assert {one.pointer: one.raw for one in form.additions} == {"/note": '""', "/free": "{}"}
     [another] = form.fields[4].additions
     assert (another.pointer, another.raw) == ("/lines/1", '{"sku":""}')
+
+
+@pytest.mark.parametrize(
+    ("raw", "control", "said"),
+    [("3", "number", "How many."), ('"a"', "text", "Which."), ("true", "json", "")],
+)
+def test_of_alternatives_that_of_the_value_counts(raw: str, control: str, said: str):
+    """An integer is a number; what none of them allows has no field of its own."""
+    which = {"type": "string", "description": "Which."}
+    many = {"type": "integer", "description": "How many."}
+    schema = {"type": "object", "properties": {"it": {"anyOf": [which, many]}}}
+    [field] = fields.form(json.dumps(schema), f'{{"it":{raw}}}').fields
+    assert (field.control, field.description) == (control, said)
+
+
+def test_a_line_end_that_nobody_touched_keeps_the_bytes_around_it():
+    """A browser sends each as CR LF, and a form holds LF."""
+    raw = '{ "order": "A\\r\\nB", "amount": 480 }'
+    form = fields.form(SCHEMA, raw)
+    same = fields.filled(form, submitted(form))
+    assert same != form
+    assert fields.written(form, same) == raw
+    more = fields.filled(form, {"/order": "A\r\nB\r\nC"})
+    assert fields.written(form, more) == '{"order":"A\\r\\nB\\r\\nC","amount":480}'
 
 
 def test_a_mistake_within_a_value_stands_at_the_field_around_it():

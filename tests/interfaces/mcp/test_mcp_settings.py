@@ -11,7 +11,14 @@ from paths import ROOT
 from sections import section
 
 from ayes.interfaces.mcp import names
-from ayes.interfaces.mcp.wire import labels_of, recorded, spec_of_tool, without_tasks
+from ayes.interfaces.mcp.runs import Asked
+from ayes.interfaces.mcp.wire import (
+    labels_of,
+    recorded,
+    spec_of_tool,
+    text_result,
+    without_tasks,
+)
 from ayes.schemas.errors import BadFile, BadInput
 from ayes.schemas.settings import NAME
 from ayes.schemas.slots import CallRef
@@ -179,6 +186,29 @@ def test_servers_do_not_learn_of_tasks():
         key: {"sampling": {}, "extensions": {"x/y": {}}},
         "other": 1,
     }
+    assert without_tasks({key: {"extensions": {tasks: {}}}}) == {key: {}}
+
+
+def test_a_result_has_values_only_if_there_are_any():
+    """A client checks what stands in `structuredContent`, also null."""
+    assert text_result("done") == {"content": [{"type": "text", "text": "done"}], "isError": False}
+    assert text_result("done", structured={})["structuredContent"] == {}
+
+
+def test_what_a_client_has_answered_is_not_asked_again():
+    """The other questions of the server stay."""
+    asked = Asked({"inputRequests": {"name": {}, "age": {}}})
+    asked.given = {"name": {"action": "decline"}}
+    assert asked.open == {"age": {}}
+    assert Asked({}).open == {}
+
+
+def test_no_tool_takes_the_name_that_is_made_for_another():
+    """A tool whose name ends as if it had been made here gets one that is made, too."""
+    made = names.tool_name("shop", "a b")
+    assert is_tool_name(made)
+    assert names.tool_name("shop", made.removeprefix("shop/")) != made
+    assert names.tool_name("shop", "a-b") == "shop/a-b"
 
 
 def test_no_server_takes_the_name_of_anothers_tool():
