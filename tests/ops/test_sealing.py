@@ -574,7 +574,7 @@ def test_a_site_is_sealed_and_its_auditor_verifies_it_alone(tmp_path, within):
         found = within("verify", "--store", store, "--witness", OTHER)
         assert (found.code, "no witness of those given" in found.out) == (1, True)
         origin = made["key"].split("+")[0]
-        found = {"log": origin, "sealed": count, "facts": count, "problem": None}
+        found = {"log": origin, "sealed": count, "facts": count, "problem": None, "lacking": 0}
         assert within("verify", "--store", store, "--json").one == found | {"witnesses": {}}
         assert within("seal", "export", export, "--store", store).code == 0
         (store / "seal/checkpoint").rename(kept)
