@@ -122,7 +122,10 @@ class LockedBucket:
         if answer.get("ObjectLockConfiguration", {}).get("ObjectLockEnabled") != "Enabled":
             raise BadInput(f"{self.url}: {_UNLOCKED}")
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-        skew = clock.now() - parsedate_to_datetime(date) if date else timedelta()
+        try:
+            skew = clock.now() - parsedate_to_datetime(date) if date else timedelta()
+        except (TypeError, ValueError):  # it is no date, or one without a zone
+            raise Unavailable(f"{self.url}: the storage does not say what time it has.") from None
         if abs(skew) > _MAX_SKEW:
             raise BadInput(
                 f"{self.url}: the clock of this machine is {skew.total_seconds():+,.0f} s from "

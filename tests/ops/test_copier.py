@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import storage
 from botocore.exceptions import ClientError, EndpointConnectionError
+from botocore.parsers import ResponseParserError
 from moto import mock_aws
 from moto.s3.models import s3_backends
 from msgspec import structs
@@ -312,7 +313,8 @@ def test_a_clock_that_is_wrong_is_refused(tmp_path, monkeypatch):
 
     def dated(**given: Any) -> Any:
         answer = ask(**given)
-        answer["ResponseMetadata"]["HTTPHeaders"]["date"] = format_datetime(AT + ahead, usegmt=True)
+        date = format_datetime(AT + ahead, usegmt=True) if ahead else "yesterday"
+        answer["ResponseMetadata"]["HTTPHeaders"]["date"] = date
         return answer
 
     monkeypatch.setattr(bucket._client, "get_object_lock_configuration", dated)
@@ -321,6 +323,44 @@ def test_a_clock_that_is_wrong_is_refused(tmp_path, monkeypatch):
     ahead = timedelta(minutes=6)
     with pytest.raises(BadInput, match="the clock of this machine is -360 s from that of"):
         bucket.check()
+    ahead = timedelta()
+    with pytest.raises(Unavailable, match="does not say what time it has"):
+        bucket.check()
+
+
+def test_a_rebuild_goes_on_after_the_storage_failed_meanwhile(tmp_path, monkeypatch):
+    """It reads for hours; what was half read is read again."""
+    monkeypatch.setattr(copying, "_PAUSES_S", (0.0, 0.0))
+    one, left, of_bucket = site(tmp_path, 300), 2, LockedBucket.lines
+    asyncio.run(one.copy())
+
+    def lines_of(bucket: LockedBucket, key: str, version: str) -> Iterator[bytes]:
+        nonlocal left
+        for number, text in enumerate(of_bucket(bucket, key, version)):
+            if left and TWO in key and number == 70:
+                left -= 1
+                raise Unavailable("the storage cannot be asked")
+            yield text
+
+    monkeypatch.setattr(LockedBucket, "lines", lines_of)
+    assert rebuilt(one, tmp_path) == (RebuiltLog(300, [], []), lines(one, 300))
+    left = 3
+    with pytest.raises(Unavailable):
+        rebuild(LockedBucket(URL), one.key.public, tmp_path / "nothing")
+    assert not [*tmp_path.glob("*nothing*")]
+
+
+def test_an_answer_that_is_not_that_of_s3_is_not_cited(monkeypatch):
+    """Such as that of a proxy, which may have what we sent."""
+    bucket = LockedBucket(URL)
+
+    def garbled(**_: Any) -> Any:
+        raise ResponseParserError(f"invalid XML received: {storage.SECRET}")
+
+    monkeypatch.setattr(bucket._client, "get_object_lock_configuration", garbled)
+    with pytest.raises(Unavailable, match="does not answer as S3 does") as found:
+        bucket.check()
+    assert storage.SECRET not in str(found.value)
 
 
 @pytest.mark.parametrize(
