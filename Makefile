@@ -66,12 +66,13 @@ chaos: setup     ## kill, pause and cut off three nodes, one server and all prog
 	  PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support $(BIN)/python tests/promises/chaos/chaos.py --servers $$servers --minutes $(or $(MINUTES),20) \
 	    --seed $(or $(SEED),1) $(if $(REPORT),--report $(REPORT)) || status=1; done; exit $$status
 
-kills: setup     ## kill -9 one server's programs repeatedly: with all recorded conversations, a lake sync 300 times, a notifier and copiers 200 times, agents that call agents
+kills: setup     ## kill -9 one server's programs repeatedly: with all recorded conversations, a lake sync 300 times, a notifier and copiers 200 times, a witness and a sealer 1,000 times, agents that call agents
 	@CHAOS=1 $(BIN)/pytest -m "" tests/promises/races/test_crash.py tests/promises/races/test_one_server.py -n 0
 	@CHAOS=1 $(BIN)/pytest -m "" tests/bench/test_rehearsal.py -n 0 -k real
 	@KILLS=100 $(BIN)/pytest -m "" tests/ops/test_writer.py -n 0 -k killed
 	@NOTIFIER_KILLS=200 $(BIN)/pytest -m "" tests/promises/races/test_notifier_kills.py -n 0 -s
 	@COPIER_KILLS=200 $(BIN)/pytest -m "" tests/promises/races/test_copier_kills.py -n 0
+	@WITNESS_KILLS=1000 SEALER_KILLS=1000 $(BIN)/pytest -m "" tests/ops/test_cosigning.py tests/ops/test_sealing.py -n 0 -k killed
 	@SUB_AGENTS=200 $(BIN)/pytest -m "" tests/promises/races/test_sub_agents_killed.py -n 0 -s
 
 flips: setup     ## bytes that rot on disk: EVERY=1 byte of each fact that lives long, on one server and NODES=30 times on three nodes; then TIMES=1000 honest events on 2.15.0 and 2.15.1

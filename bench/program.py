@@ -30,6 +30,7 @@ from bench import (
     signed,
     start,
     traces,
+    verify,
 )
 from bench.logs import Log
 from bench.results import Result, told
@@ -57,6 +58,7 @@ NAMED: Final = {
     following.WORKLOAD: following.measure,
     scoped.WORKLOAD: scoped.measure,
     signed.WORKLOAD: signed.measure,
+    verify.WORKLOAD: verify.measure,
 }
 
 

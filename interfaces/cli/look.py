@@ -145,6 +145,10 @@ async def _append_events(ledger: Ledger, path: Path, start: int | None, *, until
                 is_void = bool(trust and trust.objection_to_policy(fact))
                 if (event := ocsf_event(fact, log, call, is_void=is_void)) is not None:
                     file.append(event)
+                elif isinstance(fact.event, Carried):
+                    print_message(
+                        f"Fact {fact.seq:,} is of a later version, and left out. Upgrade."
+                    )
     finally:
         file.close()
 

@@ -80,9 +80,10 @@ async def export(
     ] = None,
     *,
     session: Session,
-) -> None:
+) -> int:
     """Write the last checkpoint and all facts that it covers into a file. Others can verify it
-    alone, and read everything in it.
+    alone, and read everything in it. Exit 1 if a copy has objects of later facts that are not what
+    was sealed.
     """
     store = Store(session.store)
     if copy is not None:
@@ -91,7 +92,7 @@ async def export(
         public = VerifierKey.parse(named) if named else read_key(store).public
         made = await asyncio.to_thread(rebuild, LockedBucket(copy), public, file)
         _tell_rebuilt(file, public, made, session)
-        return
+        return 1 if made.lacking else 0
     if key or trust:
         raise BadInput("--key and --trust go with --from: the log of a store has its own key.")
     if not (note := SealFiles(store).note()):
@@ -102,10 +103,11 @@ async def export(
         {"file": str(file), "facts": size},
         f"{size:,} facts are in {file}. Next: ayes verify --export {file} --key KEY",
     )
+    return 0
 
 
 def _tell_rebuilt(file: Path, key: VerifierKey, made: RebuiltLog, session: Session) -> None:
-    told = {"file": str(file), "facts": made.facts, "hidden": made.hidden, "ignored": made.ignored}
+    told = {"file": str(file)} | made._asdict()
     hidden = (
         f"somebody wrote over {len(made.hidden):,} objects, or deleted them; their oldest versions "
         f"were taken: {', '.join(made.hidden[:5])}"
@@ -116,6 +118,7 @@ def _tell_rebuilt(file: Path, key: VerifierKey, made: RebuiltLog, session: Sessi
         f"Next: ayes verify --export {file} --key {key}",
         *([hidden] if made.hidden else []),
         *(f"left out: {one}" for one in made.ignored[:5]),
+        *([f"it ends at fact {made.facts:,}: {made.lacking}"] if made.lacking else []),
     )
 
 

@@ -73,7 +73,7 @@ async def verify(
     if receipt:
         judged_by = read_trust(trust) if trust else None
         return await verify_receipt(receipt, public, asked, judged_by, json=session.json)
-    size, last, problem, signed = 0, 0, "", dict[str, datetime]()
+    size, last, more, problem, signed = 0, 0, 0, "", dict[str, datetime]()
     try:
         where, note, proof = _sealed(SealFiles(store), export, checkpoint)
         sealed = opened(where, note, public)
@@ -81,13 +81,15 @@ async def verify(
         async with _facts(session, export) as (facts, last):
             reading = SealFiles(store).reading(public)
             problem = await difference(facts, sealed, reading, proof) or ""
-        size = min(size, last) if proof else size
+        if proof and last < size:
+            size, more = last, size - last
         if witness and not (signed or problem):
             problem = f"{where}: no witness of those given has signed it"
     except BadFile as found:
         problem = str(found)
     if session.json:
         told = {"log": public.name, "sealed": size, "facts": last, "problem": problem or None}
+        told["lacking"] = more
         print_json(told | {"witnesses": signed})
     elif problem:
         print_line(f"differs: {problem}")
@@ -96,6 +98,8 @@ async def verify(
             f"verified: the first {size:,} of {last:,} facts of {public.name} are those that were "
             "sealed"
         )
+        if more:
+            print_line(f"{more:,} more facts were sealed, and it does not have them")
         if witness:
             times = (f"{name} at {at:%Y-%m-%d %H:%M:%S} UTC" for name, at in signed.items())
             print_line(f"signed by {len(signed)} of {len(witness)} witnesses: {', '.join(times)}")

@@ -2,7 +2,8 @@
 
 An object is put with its SHA-256, and locked in compliance mode, so nobody can delete it or shorten
 its retention. Object Lock keeps nobody from putting a newer version over it, nor from hiding it
-behind a delete marker, so its oldest version is what is read.
+behind a delete marker; nor from doing both before we put ours. So whoever reads takes the oldest
+version that is what it has to be.
 
 Where the storage is, and who may write there, are the settings and variables of boto3. No message
 cites the storage, whose answers may have parts of them.
@@ -11,11 +12,12 @@ cites the storage, whose answers may have parts of them.
 import base64
 import logging
 import re
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from email.utils import parsedate_to_datetime
+from operator import itemgetter
 from typing import IO, Annotated, Any, Final, NamedTuple
 
 from pydantic import AfterValidator
@@ -27,6 +29,8 @@ from ayes.schemas.settings import lasting
 from ayes.schemas.toml_files import TomlModel
 
 _DAY_S: Final = 86_400
+#: Of a line that is read. No broker takes more than 64 MiB, which base64 makes 85.
+_MAX_LINE: Final = 100 << 20
 _URL: Final = re.compile(r"s3://([a-z0-9][a-z0-9.-]{1,61}[a-z0-9])(/[A-Za-z0-9_.=/-]{1,500})?")
 #: Another clock would end a retention early, or late for ever.
 _MAX_SKEW: Final = timedelta(minutes=5)
@@ -64,13 +68,12 @@ class CopySettings(TomlModel):
 
 
 class StoredObject(NamedTuple):
-    """The oldest version of an object."""
+    """An object, and the ids of its versions, the oldest first."""
 
     key: str
-    id: str
-    put_at: datetime
-    #: How many versions and delete markers are over it.
-    hidden_by: int = 0
+    versions: tuple[str, ...]
+    #: Whether there are several, or it is deleted.
+    is_hidden: bool = False
 
 
 class LockedBucket:
@@ -119,7 +122,10 @@ class LockedBucket:
         if answer.get("ObjectLockConfiguration", {}).get("ObjectLockEnabled") != "Enabled":
             raise BadInput(f"{self.url}: {_UNLOCKED}")
         date = answer["ResponseMetadata"]["HTTPHeaders"].get("date")
-        skew = clock.now() - parsedate_to_datetime(date) if date else timedelta()
+        try:
+            skew = clock.now() - parsedate_to_datetime(date) if date else timedelta()
+        except (TypeError, ValueError):  # it is no date, or one without a zone
+            raise Unavailable(f"{self.url}: the storage does not say what time it has.") from None
         if abs(skew) > _MAX_SKEW:
             raise BadInput(
                 f"{self.url}: the clock of this machine is {skew.total_seconds():+,.0f} s from "
@@ -155,45 +161,59 @@ class LockedBucket:
                 return False
         return True
 
-    def oldest(self, folder: str) -> dict[str, StoredObject]:
-        """The oldest version of each object whose key begins so, by key, in their order."""
-        found, counted = dict[str, StoredObject](), Counter[str]()
+    def stored(self, folder: str, after: str = "") -> dict[str, StoredObject]:
+        """Each object whose key begins so and is above the other key, by key, in their order."""
+        found, deleted = defaultdict[str, list[tuple[datetime, str]]](list), set[str]()
+        where = {"Bucket": self._name, "Prefix": self._prefix + folder}
+        if after:
+            where["KeyMarker"] = self._prefix + after
         with self._translated(self.url):
             listing = self._client.get_paginator("list_object_versions")
-            for page in listing.paginate(Bucket=self._name, Prefix=self._prefix + folder):
-                for one in page.get("DeleteMarkers", ()):
-                    counted[one["Key"]] += 1
+            for page in listing.paginate(**where):
+                deleted.update(one["Key"] for one in page.get("DeleteMarkers", ()))
                 for one in page.get("Versions", ()):  # the newest of an object first
-                    key, at = one["Key"], one["LastModified"].astimezone(UTC)
-                    counted[key] += 1
-                    if key not in found or at <= found[key].put_at:
-                        found[key] = StoredObject(
-                            key.removeprefix(self._prefix), one["VersionId"], at
-                        )
+                    found[one["Key"]].insert(0, (one["LastModified"], one["VersionId"]))
+        keys = {full: full.removeprefix(self._prefix) for full in sorted(found)}
         return {
-            one.key: one._replace(hidden_by=counted[full] - 1)
-            for full, one in sorted(found.items())
+            key: StoredObject(
+                key,
+                tuple(version for _, version in sorted(found[full], key=itemgetter(0))),
+                is_hidden=len(found[full]) > 1 or full in deleted,
+            )
+            for full, key in keys.items()
         }
 
-    def lines(self, version: StoredObject) -> Iterator[bytes]:
+    def lines(self, key: str, version: str) -> Iterator[bytes]:
         """The lines of a version of an object.
 
         Raises:
-            BadFile: they are not those that were put, as their checksum says.
+            BadFile: they are not those that were put, as their checksum says, or one is longer than
+                any that was put.
         """
-        with self._translated(self.where(version.key)):
+        where, rest = self.where(key), bytearray()
+        with self._translated(where):
             answer = self._client.get_object(
                 Bucket=self._name,
-                Key=self._prefix + version.key,
-                VersionId=version.id,
+                Key=self._prefix + key,
+                VersionId=version,
                 ChecksumMode="ENABLED",
             )
-            yield from answer["Body"].iter_lines(chunk_size=1 << 16, keepends=True)
+            for chunk in answer["Body"].iter_chunks(1 << 16):
+                for part in chunk.splitlines(keepends=True):
+                    rest += part
+                    if len(rest) > _MAX_LINE:
+                        raise BadFile(where, "", "it has a line that is too long for a fact.")
+                    if part.endswith(b"\n"):
+                        yield bytes(rest)
+                        rest.clear()
+        if rest:
+            yield bytes(rest)
 
     @contextmanager
     def _translated(self, where: str) -> Iterator[None]:
         """Report errors of boto3 by their names."""
         from botocore.exceptions import BotoCoreError, ClientError, FlexibleChecksumError
+        from botocore.parsers import ResponseParserError
 
         problem: BadInput | Unavailable
         try:
@@ -210,6 +230,8 @@ class LockedBucket:
             name = type(failure).__name__
             said = f"{where}: the storage cannot be asked ({name})."
             problem = BadInput(said) if name in _MISCONFIGURED else Unavailable(said)
+        except ResponseParserError:  # cites the answer
+            problem = Unavailable(f"{where}: the storage does not answer as S3 does.")
         else:
             return
         raise problem from None
@@ -228,4 +250,5 @@ def _status(refusal: Any) -> int:
 
 def _may_pass(refusal: Any) -> bool:
     """Whether waiting may help: a fault of the storage, too many requests, or two at once."""
-    return _status(refusal) >= 500 or _status(refusal) in {408, 409, 429}
+    status = _status(refusal)
+    return (status >= 500 and status != 501) or status in {408, 409, 429}  # 501: never

@@ -13,16 +13,18 @@ The copy has facts and signatures of the log, and neither keys nor logins.
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from copy import deepcopy
 from datetime import timedelta
+from functools import partial
 from hashlib import sha256
 from io import BytesIO
-from itertools import batched
+from itertools import batched, islice
 from pathlib import Path
 from shutil import copyfileobj
 from tempfile import SpooledTemporaryFile, TemporaryFile
+from time import sleep
 from typing import IO, Final, NamedTuple, Self
 
 from ayes.consumers.supervision import beside, keep_running
@@ -36,6 +38,7 @@ from ayes.ops.sealing.bucket import CopySettings, LockedBucket, StoredObject
 from ayes.ops.sealing.cosigning import parsed_request, request_of
 from ayes.ops.sealing.exports import fact_of_line, head, line
 from ayes.ops.sealing.files import SealFiles, opened, read_key
+from ayes.ops.sealing.sealer import whole_log
 from ayes.schemas.errors import BadFile, BadInput, Distrusted, LogDamaged, Unavailable
 from ayes.schemas.logs import get_logger
 
@@ -51,6 +54,10 @@ EVERY_S: Final = 1.0
 #: Of a segment, so many facts are read at once, and so many bytes are kept in memory.
 _AT_ONCE: Final = 16
 _IN_MEMORY: Final = 1 << 20
+#: More lines than a checkpoint with its proof and the signatures of witnesses has.
+_MAX_REQUEST: Final = 1000
+#: The pauses of a rebuild before what failed is read again.
+_PAUSES_S: Final = (1.0, 10.0, 60.0)
 _FACTS: Final = "log/"
 _CHECKPOINTS: Final = "checkpoint/"
 
@@ -105,9 +112,7 @@ async def copying(
     bucket = await asyncio.to_thread(LockedBucket, settings.url)
     with suppress(Unavailable):  # it may be away, as it may be later
         await asyncio.to_thread(bucket.check)
-    async with JetStream.connect(store, url=url, role="observer", name="copier") as log:
-        if log.connection.login.workspaces:
-            raise BadInput("a login with some workspaces cannot copy a log: it does not read all.")
+    async with whole_log("copier", store, url) as log:
         copier = Copier(log, files, key, bucket, settings.retention_s)
         async with beside(keep_running("copier", copier.run, ends=())):
             yield
@@ -143,9 +148,9 @@ class Copier:
         if self._files.copied() is None:  # from now on `doctor` looks at it
             await asyncio.to_thread(self._files.set_copied, 0)
         await asyncio.to_thread(self._bucket.check)
-        found = await asyncio.to_thread(self._bucket.oldest, _FACTS)
-        self.copied, last = 0, None
-        for one in _segments(found):
+        last = None
+        self.copied, found = await asyncio.to_thread(self._found)
+        for one in found:
             if one.first <= self.copied + 1 and one.last > self.copied:
                 self.copied, last = one.last, one
         if last is not None:
@@ -160,6 +165,19 @@ class Copier:
                 self._check_covered, last, MerkleTree(last.last, self._files.tile)
             )
         await asyncio.to_thread(self._files.set_copied, self.copied)
+
+    def _found(self) -> tuple[int, list[CopiedSegment]]:
+        """How many facts are copied without these segments. They begin with the last one that is
+        known of, since there may be millions before it; without it, all of them are listed.
+        """
+        if known := self._files.copied():
+            # The one before too: some storages take a marker for the key of an object.
+            after = f"{_FACTS}{max(known - 2 * SIZE, 0):012}"
+            found = _segments(self._bucket.stored(_FACTS, after))
+            for at, one in enumerate(found):
+                if one.last == known:
+                    return one.first - 1, found[at:]
+        return 0, _segments(self._bucket.stored(_FACTS))
 
     async def copy_next(self) -> bool:
         """Copy the next segment. False: it is not complete, or not sealed."""
@@ -225,14 +243,20 @@ class Copier:
             BadFile: it is that of another log, or covers others.
         """
         key = _CHECKPOINTS + segment.name
-        _vouched(self._bucket, self._bucket.oldest(key).get(key), key, self._key, tree)
+        _vouched(self._bucket, self._bucket.stored(key).get(key), key, self._key, tree)
 
     def _check_same(self, segment: CopiedSegment, content: IO[bytes]) -> None:
         key = _FACTS + segment.name
-        there = sha256()
-        for some in self._bucket.lines(self._bucket.oldest(key)[key]):
-            there.update(some)
-        if there.digest() != _digest(content):
+
+        def digest(version: str) -> bytes:
+            there = sha256()
+            for some in self._bucket.lines(key, version):
+                there.update(some)
+            return there.digest()
+
+        if (there := self._bucket.stored(key).get(key)) is None:
+            raise Unavailable(f"{self._bucket.where(key)}: it is there, and not listed yet.")
+        if _digest(content) not in map(digest, there.versions):
             raise Distrusted(f"{self._bucket.where(key)} has others than the facts of this log.")
 
 
@@ -246,12 +270,23 @@ def _digest(content: IO[bytes]) -> bytes:
     return found.digest()
 
 
+def _first_good[T](versions: Iterable[str], read: Callable[[str], T]) -> T:
+    """What is read of the oldest version that is not somebody else's.
+
+    Raises:
+        BadFile: there is none; why the oldest one is not.
+    """
+    problems = list[BadFile]()
+    for version in versions:
+        try:
+            return read(version)
+        except BadFile as problem:
+            problems.append(problem)
+    raise problems[0]
+
+
 def _vouched(
-    bucket: LockedBucket,
-    version: StoredObject | None,
-    name: str,
-    key: VerifierKey,
-    tree: MerkleTree,
+    bucket: LockedBucket, found: StoredObject | None, name: str, key: VerifierKey, tree: MerkleTree
 ) -> tuple[str, list[bytes]]:
     """The checkpoint that covers the facts of the tree, and the proof of that.
 
@@ -259,19 +294,24 @@ def _vouched(
         BadFile: it is missing, of another log, or covers others.
     """
     where = bucket.where(name)
-    if version is None:
+    if found is None:
         raise BadFile(where, "", "it is missing.")
-    try:
-        size, proof, note = parsed_request(b"".join(bucket.lines(version)))
-    except ValueError:
-        raise BadFile(where, "", "it is not a checkpoint with its proof.") from None
-    sealed = opened(where, note, key)
-    is_of_these = size == tree.size and is_consistent(
-        size, tree.root(), sealed.size, sealed.root, proof
-    )
-    if not is_of_these:
-        raise BadFile(where, "", "it does not cover the facts that are to be beside it.")
-    return note, proof
+
+    def read(version: str) -> tuple[str, list[bytes]]:
+        try:
+            lines = islice(bucket.lines(name, version), _MAX_REQUEST)
+            size, proof, note = parsed_request(b"".join(lines))
+        except ValueError:
+            raise BadFile(where, "", "it is not a checkpoint with its proof.") from None
+        sealed = opened(where, note, key)
+        is_of_these = size == tree.size and is_consistent(
+            size, tree.root(), sealed.size, sealed.root, proof
+        )
+        if not is_of_these:
+            raise BadFile(where, "", "it does not cover the facts that are to be beside it.")
+        return note, proof
+
+    return _first_good(found.versions, read)
 
 
 # -------------------------------------------------------------------------------------- the rebuild
@@ -285,57 +325,79 @@ class RebuiltLog(NamedTuple):
     hidden: list[str]
     #: Why objects were left out, in whose place there are others.
     ignored: list[str]
+    #: Why the export ends before the last object does; empty if it does not.
+    lacking: str = ""
 
 
 def rebuild(bucket: LockedBucket, key: VerifierKey, file: Path) -> RebuiltLog:
-    """Write an export (`exports.py`) of all that was copied, verified by the checkpoints beside it.
+    """Write an export (`exports.py`) of what was copied, as far as the checkpoints beside it verify
+    it: anybody who may write there can put an object that looks like a later one.
 
     Args:
         key: of the log.
 
     Raises:
-        BadFile: a segment is missing, or is not what was sealed.
+        BadFile: the first segment is missing, or is not what was sealed.
         BadInput: there is no copy, there is such a file already, or it cannot be written.
     """
-    facts, checkpoints = bucket.oldest(_FACTS), bucket.oldest(_CHECKPOINTS)
-    versions = {one.key: one for one in (*facts.values(), *checkpoints.values())}
+    facts, checkpoints = bucket.stored(_FACTS), bucket.stored(_CHECKPOINTS)
     segments = _segments(facts)
     if not segments:
         raise BadInput(f"{bucket.url} has no copy of a log.")
-    tree, first_line, problems = MerkleTree(), b"", list[BadFile]()
+    last = max(one.last for one in segments)
+    tree, first_line, end, problems = MerkleTree(), b"", 0, dict[CopiedSegment, BadFile]()
     with new_file(file) as written, TemporaryFile(dir=file.parent) as body:
+
+        def take(one: CopiedSegment, version: str) -> tuple[MerkleTree, bytes]:
+            body.seek(end)
+            body.truncate()
+            grown, name = deepcopy(tree), _CHECKPOINTS + one.name
+            _append(bucket, one, version, grown, body)
+            return grown, head(*_vouched(bucket, checkpoints.get(name), name, key, grown))
+
         for one in segments:
             if one.first > tree.size + 1 or one.last <= tree.size:
                 continue
-            grown, begins = deepcopy(tree), body.tell()
             try:
-                _append(bucket, versions[_FACTS + one.name], grown, body)
-                name = _CHECKPOINTS + one.name
-                vouched = _vouched(bucket, versions.get(name), name, key, grown)
+                tree, first_line = _patiently(
+                    partial(_first_good, facts[_FACTS + one.name].versions, partial(take, one))
+                )
+                end = body.tell()
             except BadFile as problem:  # anybody who may write there can add an object
-                problems.append(problem)
-                body.seek(begins)
-                body.truncate()
-                continue
-            tree, first_line = grown, head(*vouched)
-        if tree.size < (last := max(one.last for one in segments)):
-            if problems:
-                raise problems[0]
-            lacking = f"no object has fact {tree.size + 1:,}, and there are facts up to {last:,}."
-            raise BadFile(bucket.url, "", lacking)
+                problems[one] = problem
+        body.truncate(end)
+        lacking = BadFile(
+            bucket.url,
+            "",
+            f"no object has fact {tree.size + 1:,}, and there are facts up to {last:,}.",
+        )
+        lacking = next((why for one, why in problems.items() if one.last > tree.size), lacking)
+        if not tree.size:
+            raise lacking
         written.write(first_line)
         body.seek(0)
         copyfileobj(body, written)
-    hidden = [one.key for one in versions.values() if one.hidden_by]
-    return RebuiltLog(tree.size, hidden, [str(problem) for problem in problems])
+    hidden = [one.key for one in (*facts.values(), *checkpoints.values()) if one.is_hidden]
+    ignored = [str(why) for one, why in problems.items() if one.last <= tree.size]
+    return RebuiltLog(tree.size, hidden, ignored, str(lacking) if tree.size < last else "")
 
 
-def _append(bucket: LockedBucket, version: StoredObject, tree: MerkleTree, body: IO[bytes]) -> None:
+def _patiently[T](read: Callable[[], T]) -> T:
+    """Read again if the storage fails meanwhile: a rebuild reads for hours."""
+    for pause_s in _PAUSES_S:
+        with suppress(Unavailable):
+            return read()
+        sleep(pause_s)
+    return read()
+
+
+def _append(
+    bucket: LockedBucket, segment: CopiedSegment, version: str, tree: MerkleTree, body: IO[bytes]
+) -> None:
     """Append the facts of a segment that come after those of the tree."""
-    segment, where = CopiedSegment.parse(version.key), bucket.where(version.key)
-    assert segment is not None
-    seq = segment.first - 1
-    for seq, text in enumerate(bucket.lines(version), segment.first):
+    key, seq = _FACTS + segment.name, segment.first - 1
+    where = bucket.where(key)
+    for seq, text in enumerate(bucket.lines(key, version), segment.first):
         raw = fact_of_line(where, seq - segment.first + 1, text)
         if raw.seq != seq or seq > segment.last:
             raise BadFile(where, f"line {seq - segment.first + 1}", f"it is fact {raw.seq:,}.")

@@ -51,12 +51,27 @@ async def sealing(
         yield
         return
     key, files = read_key(Store(store)), SealFiles(Store(store))
-    async with JetStream.connect(store, url=url, role="observer", name="sealer") as log:
-        if log.connection.login.workspaces:
-            raise BadInput("a login with some workspaces cannot seal a log: it does not read all.")
+    async with whole_log("sealer", store, url) as log:
         sealer = Sealer(log, files, key, settings)
         async with beside(keep_running("sealer", sealer.run, ends=())):
             yield
+
+
+@asynccontextmanager
+async def whole_log(
+    worker: str, store: Path | str | None, url: str | None
+) -> AsyncGenerator[JetStream]:
+    """The log for a worker that reads all of it.
+
+    Raises:
+        BadInput: the login reads some workspaces alone.
+    """
+    async with JetStream.connect(store, url=url, role="observer", name=worker) as log:
+        if log.connection.login.workspaces:
+            raise BadInput(
+                f"the {worker} needs a login that reads all workspaces, not some of them."
+            )
+        yield log
 
 
 class Sealer:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import storage
 from botocore.exceptions import ClientError, EndpointConnectionError
+from botocore.parsers import ResponseParserError
 from moto import mock_aws
 from moto.s3.models import s3_backends
 from msgspec import structs
@@ -165,7 +166,7 @@ def test_what_is_copied_cannot_be_deleted(tmp_path):
             )
 
 
-def test_the_proof_of_an_export_is_of_its_facts_alone(tmp_path):
+def test_the_proof_of_an_export_is_of_its_facts_alone(tmp_path, within):
     """A proof that fewer facts are the first of those that were sealed is one of exactly these."""
     one = site(tmp_path, 133)
     asyncio.run(one.copy())
@@ -173,6 +174,9 @@ def test_the_proof_of_an_export_is_of_its_facts_alone(tmp_path):
     assert rebuild(LockedBucket(URL), key, file).facts == 100
     first, *facts_ = file.read_bytes().splitlines(keepends=True)
     assert Checkpoint.parse(exported(file)[0]).size == 133
+    ended = within("verify", "--export", file, "--key", key, "--store", tmp_path / "nothing")
+    assert (ended.code, "the first 100 of 100 facts" in ended.out) == (0, True)
+    assert "33 more facts were sealed, and it does not have them" in ended.out
     for found in (facts_[:-1], [*facts_[:-1], line(structs.replace(one.log.facts[99], data=b""))]):
         file.write_bytes(b"".join([first, *found]))
         said = f"the facts are not the first {len(found)} of those that were sealed"
@@ -309,7 +313,8 @@ def test_a_clock_that_is_wrong_is_refused(tmp_path, monkeypatch):
 
     def dated(**given: Any) -> Any:
         answer = ask(**given)
-        answer["ResponseMetadata"]["HTTPHeaders"]["date"] = format_datetime(AT + ahead, usegmt=True)
+        date = format_datetime(AT + ahead, usegmt=True) if ahead else "yesterday"
+        answer["ResponseMetadata"]["HTTPHeaders"]["date"] = date
         return answer
 
     monkeypatch.setattr(bucket._client, "get_object_lock_configuration", dated)
@@ -318,6 +323,44 @@ def test_a_clock_that_is_wrong_is_refused(tmp_path, monkeypatch):
     ahead = timedelta(minutes=6)
     with pytest.raises(BadInput, match="the clock of this machine is -360 s from that of"):
         bucket.check()
+    ahead = timedelta()
+    with pytest.raises(Unavailable, match="does not say what time it has"):
+        bucket.check()
+
+
+def test_a_rebuild_goes_on_after_the_storage_failed_meanwhile(tmp_path, monkeypatch):
+    """It reads for hours; what was half read is read again."""
+    monkeypatch.setattr(copying, "_PAUSES_S", (0.0, 0.0))
+    one, left, of_bucket = site(tmp_path, 300), 2, LockedBucket.lines
+    asyncio.run(one.copy())
+
+    def lines_of(bucket: LockedBucket, key: str, version: str) -> Iterator[bytes]:
+        nonlocal left
+        for number, text in enumerate(of_bucket(bucket, key, version)):
+            if left and TWO in key and number == 70:
+                left -= 1
+                raise Unavailable("the storage cannot be asked")
+            yield text
+
+    monkeypatch.setattr(LockedBucket, "lines", lines_of)
+    assert rebuilt(one, tmp_path) == (RebuiltLog(300, [], []), lines(one, 300))
+    left = 3
+    with pytest.raises(Unavailable):
+        rebuild(LockedBucket(URL), one.key.public, tmp_path / "nothing")
+    assert not [*tmp_path.glob("*nothing*")]
+
+
+def test_an_answer_that_is_not_that_of_s3_is_not_cited(monkeypatch):
+    """Such as that of a proxy, which may have what we sent."""
+    bucket = LockedBucket(URL)
+
+    def garbled(**_: Any) -> Any:
+        raise ResponseParserError(f"invalid XML received: {storage.SECRET}")
+
+    monkeypatch.setattr(bucket._client, "get_object_lock_configuration", garbled)
+    with pytest.raises(Unavailable, match="does not answer as S3 does") as found:
+        bucket.check()
+    assert storage.SECRET not in str(found.value)
 
 
 @pytest.mark.parametrize(
@@ -407,7 +450,84 @@ def test_an_object_that_somebody_added_is_left_out(tmp_path):
     client().put_object(Bucket=NAME, Key=f"shop/log/{1:012}-{999_999:012}", Body=b"x")
     client().put_object(Bucket=NAME, Key=f"shop/log/{101:012}-{150:012}", Body=b"x")
     made, found = rebuilt(one, tmp_path)
-    assert (made.facts, found) == (300, lines(one, 300))
+    assert (made.facts, found, made.lacking) == (300, lines(one, 300), "")
+    begun = line(facts(301, AT)[300]) + b"x"
+    for first, body, why in (  # as if there were more
+        (901, b"x", "no object has fact 301, and there are facts up to 1,000"),
+        (301, begun, "line 2: it is not a fact"),
+    ):
+        client().put_object(Bucket=NAME, Key=f"shop/log/{first:012}-{first + 99:012}", Body=body)
+        made, found = rebuilt(one, tmp_path)
+        assert (made.facts, found) == (300, lines(one, 300))
+        assert why in made.lacking
+
+
+def test_what_somebody_put_and_hid_before_the_copier_came_is_passed_over(tmp_path):
+    """For a delete marker, `If-None-Match` takes the object for absent. So the oldest version of
+    these is not ours.
+    """
+    for key in (f"shop/log/{TWO}", f"shop/checkpoint/{TWO}", f"shop/log/{THREE}"):
+        for body in (b"forged", line(facts(200, AT)[100]), b"{}\n" * 3000):
+            client().put_object(Bucket=NAME, Key=key, Body=body)
+        client().delete_object(Bucket=NAME, Key=key)
+    one = site(tmp_path, 300)
+    assert asyncio.run(one.copy()).copied == 300
+    hidden = [f"log/{TWO}", f"log/{THREE}", f"checkpoint/{TWO}"]
+    assert rebuilt(one, tmp_path) == (RebuiltLog(300, hidden, []), lines(one, 300))
+    assert asyncio.run(one.copy()).copied == 300  # and when it is started again
+    one.files.set_copied(200)
+    copier = one.copier()
+    copier.copied = 200  # as one that was killed before it heard that its objects are there
+    assert asyncio.run(copier.copy_next())
+    assert names().count(THREE) == 4
+
+
+def test_a_start_lists_what_comes_after_the_last_object_that_is_known(tmp_path, monkeypatch):
+    """Of years there are millions. If that object is not there, all of them are listed."""
+    one, listed = site(tmp_path, 300), list[str]()
+    asyncio.run(one.copy())
+    stored = LockedBucket.stored
+
+    def counted(bucket: LockedBucket, *given: str) -> Any:
+        found = stored(bucket, *given)
+        listed.extend(found)
+        return found
+
+    monkeypatch.setattr(LockedBucket, "stored", counted)
+    of_last = [f"log/{THREE}", f"checkpoint/{THREE}"]
+    assert asyncio.run(one.copy()).copied == 300
+    assert listed == of_last
+    for known in (None, 0, 150, 700):
+        listed.clear()
+        (one.files.folder / "copied").write_text(f"{known}\n")
+        assert asyncio.run(one.copy()).copied == 300
+        assert listed[-4:] == [f"log/{name}" for name in (ONE, TWO, THREE)] + of_last[1:]
+    one.log.facts = facts(333, AT)
+    one.files.set_copied(200)  # it was killed before it said so
+    assert asyncio.run(one.copy()).copied == 300
+
+
+def test_a_line_that_no_fact_has_is_not_read_to_its_end(tmp_path, monkeypatch):
+    """Somebody else's object may be larger than the memory."""
+    monkeypatch.setattr(storing, "_MAX_LINE", 300_000)
+    one = site(tmp_path, WHOLE)
+    asyncio.run(one.copy())
+    put(f"log/{TWO}", b"x" * 300_001)
+    assert "it has a line that is too long for a fact" in rebuilt(one, tmp_path)[0].lacking
+
+
+@pytest.mark.parametrize(("status", "kind"), [(501, BadInput), (503, Unavailable)])
+def test_what_a_storage_can_never_do_is_refused_at_once(monkeypatch, status, kind):
+    """Some that speak S3 have no Object Lock; waiting does not help."""
+    answer = {"Error": {"Code": "Never"}, "ResponseMetadata": {"HTTPStatusCode": status}}
+
+    def refused(**_: Any) -> Any:
+        raise ClientError(answer, "GetObjectLockConfiguration")
+
+    bucket = LockedBucket(URL)
+    monkeypatch.setattr(bucket._client, "get_object_lock_configuration", refused)
+    with pytest.raises(kind, match="refuses GetObjectLockConfiguration with Never"):
+        bucket.check()
 
 
 def test_an_object_that_begins_like_another_one_is_left_out_after_it_was_read(
@@ -471,7 +591,7 @@ def body_of(name: str) -> bytes:
         (f"log/{TWO}", lambda body: body + b"{}\n", f"log/{TWO}, line 101: it is not a fact"),
     ],
 )
-def test_a_copy_that_lacks_something_or_has_others_gives_no_export(tmp_path, name, change, why):
+def test_a_copy_that_lacks_something_or_has_others_ends_before(tmp_path, name, change, why):
     """The facts are not judged by what the storage says, but by the checkpoints of the log."""
     one = site(tmp_path, 300)
     asyncio.run(one.copy())
@@ -479,9 +599,13 @@ def test_a_copy_that_lacks_something_or_has_others_gives_no_export(tmp_path, nam
     erase(name)
     if change:
         put(name, change(body))
-    with pytest.raises(BadFile, match=re.escape(why)):
-        rebuild(LockedBucket(URL), one.key.public, tmp_path / "rebuilt")
-    assert not [*tmp_path.glob("*rebuilt*")]
+    made, found = rebuilt(one, tmp_path)
+    assert (made.facts, found, made.ignored) == (100, lines(one, 100), [])
+    assert why in made.lacking
+    erase(f"log/{ONE}")  # of nothing there is no export
+    with pytest.raises(BadFile, match="no object has fact 1, and there are facts up to 300"):
+        rebuild(LockedBucket(URL), one.key.public, tmp_path / "nothing")
+    assert not [*tmp_path.glob("*nothing*")]
 
 
 def test_an_object_whose_bytes_rotted_is_named(tmp_path):
@@ -512,7 +636,7 @@ def test_more_objects_than_the_storage_lists_at_once(tmp_path, monkeypatch):
     monkeypatch.setattr(copying, "SIZE", 1)
     one = site(tmp_path, 1003)
     asyncio.run(one.copy())
-    assert len(LockedBucket(URL).oldest("log/")) == 1003
+    assert len(LockedBucket(URL).stored("log/")) == 1003
     assert asyncio.run(one.copy()).copied == 1003
 
 

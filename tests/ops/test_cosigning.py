@@ -1,56 +1,29 @@
 """A witness signs what continues a log, and nothing else, whatever is asked of it at once."""
 
 import asyncio
+import json
+import os
 import random
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
 from hashlib import sha256
-from pathlib import Path
 
 import aics_tlog
 import httpx
 import pytest
+from killed_witness import AT, KEY, ORIGIN, TEXTS, WITNESS, Tree, cosigner, roots
 from long import sampled
+from paths import ROOT
 
 from ayes.interfaces.witness import application
-from ayes.ledger.seal import (
-    Checkpoint,
-    CosignerKey,
-    MerkleTree,
-    Proofs,
-    SignerKey,
-    leaf_hash,
-    tile_path,
-)
+from ayes.ledger.seal import Checkpoint, CosignerKey, SignerKey
 from ayes.ops.sealing.cosigning import Cosigner, make_key, read_key, request_of
 from ayes.schemas.errors import BadFile, BadInput
 
-ORIGIN = "approvals.example.com/0123456789abcdef0123456789abcdef"
-KEY = SignerKey(ORIGIN, bytes(range(32)))
-WITNESS = CosignerKey("witness.example.org/w1", bytes(range(1, 33)))
-AT = datetime(2026, 11, 27, 8, 30, 15, tzinfo=UTC)
-
-
+#: Of witnesses that are killed; `make kills` takes more.
+KILLS = int(os.environ.get("WITNESS_KILLS", "6"))
 NO_REQUEST = "it is not a tlog-witness request"
-
-
-class Tree:
-    """A log of some facts; the facts of another text are others from `fork` on."""
-
-    def __init__(self, size: int, text: str = "", fork: int = 0) -> None:
-        leaves = [leaf_hash(f"{text if n >= fork else ''}{n}".encode()) for n in range(size)]
-        self.text, tree = text, MerkleTree()
-        tiles = {one.path: one.hashes for one in (*tree.add(leaves), *tree.edge())}
-        self._proofs = Proofs(size, lambda *place: tiles[tile_path(*place)])
-        self.checkpoint = Checkpoint(ORIGIN, size, tree.root())
-
-    def request(self, old: int, key: SignerKey = KEY) -> bytes:
-        proof = self._proofs.consistency(old) if 0 < old <= self.checkpoint.size else []
-        return request_of(old, proof, key.note(self.checkpoint))
-
-
-def cosigner(folder: Path) -> Cosigner:
-    return Cosigner(folder, WITNESS, [KEY.public], lambda: AT)
 
 
 def test_a_stranger_takes_what_a_witness_answers_and_keeps(tmp_path):
@@ -177,6 +150,30 @@ def test_of_requests_at_once_those_that_are_signed_are_one_history(tmp_path, rac
             assert len({text for size, _, text in signed if size > 1}) < 2
             note = server.signed(sha256(ORIGIN.encode()).hexdigest())
             assert (Checkpoint.parse(note).size if note else 0) == before
+
+
+@pytest.mark.timeout(1800)
+def test_a_witness_that_is_killed_while_it_signs_signs_one_history(tmp_path):
+    """Two processes at a time, by SIGKILL: what was answered, and what is on disk after each kill,
+    is one history, and no answer is of what is not on disk.
+    """
+    script = ROOT / "tests" / "support" / "killed_witness.py"
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, script, tmp_path, str(KILLS)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    histories, unanswered = json.loads(done.stdout), 0
+    for told in histories:
+        found, kept, answered = dict[int, str](), 0, 0
+        for size, root, *is_kept in map(str.split, told):
+            assert found.setdefault(int(size), root) == root
+            if is_kept:
+                assert int(size) >= max(kept, answered)
+                unanswered += int(size) > max(kept, answered)
+                kept = int(size)
+            answered = max(answered, int(size))
+        assert any(found.items() <= roots(text).items() for text in TEXTS)
+    assert sum(map(len, histories)) > KILLS // 4
+    assert unanswered or KILLS < 200
 
 
 async def test_a_witness_speaks_as_c2sp_says(tmp_path):

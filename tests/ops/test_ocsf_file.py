@@ -168,6 +168,15 @@ async def test_a_forged_vote_is_reported_by_the_trust_file(tmp_path):
     assert titles[0] == "a fact does not count: PolicyApplied"
 
 
+async def test_a_fact_of_a_later_version_is_left_out_and_said(tmp_path, capsys):
+    """Nobody sends it afterwards: the file goes on behind it."""
+    log = Memory()
+    await log.append(FIRST.requested, b'{"type":"Later","id":"1"}', "1")
+    path = tmp_path / "events.jsonl"
+    assert await fed(Ledger(log, e.Author("observer", "feed")), path) == []
+    assert "Fact 1 is of a later version, and left out. Upgrade." in capsys.readouterr().err
+
+
 async def fed(ledger: Ledger, path: Path) -> list[dict[str, Any]]:
     """The events of all facts."""
     await _append_events(ledger, path, None, until_now=True)

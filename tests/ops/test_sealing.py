@@ -7,11 +7,11 @@ import os
 import re
 import shutil
 import socket
-from collections.abc import AsyncGenerator, AsyncIterator
+import subprocess
+import sys
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from typing import Any
 
 import aics_tlog
 import program
@@ -20,21 +20,22 @@ import rot
 from aics_tlog.tiles import FileSystemTileReader, tree_root_from_tiles
 from hypothesis import given
 from hypothesis import strategies as st
+from killed_sealer import KEY, Log, facts, sealer
 from msgspec import structs
+from paths import ROOT
 from program import last_seq, record, up
 from sections import section, settings_file
 from until import until
 from witnessing import WitnessServer
 
 from ayes.consumers.webhooks.requests import HttpAnswer
-from ayes.ledger.log import RawMessage, identity_of
+from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.seal import Checkpoint, CosignerKey, Proofs, SignerKey
 from ayes.ops.sealing import files as seal_files
 from ayes.ops.sealing import sealer as sealing
 from ayes.ops.sealing import witnesses
 from ayes.ops.sealing.files import SealFiles, make_key, read_key
-from ayes.ops.sealing.sealer import Sealer
 from ayes.ops.sealing.verify import difference
 from ayes.ops.sealing.witnesses import AskedWitness, SealSettings, WitnessSettings
 from ayes.schemas import events as e
@@ -43,52 +44,14 @@ from ayes.schemas.errors import BadFile, BadInput, Distrusted, LogDamaged
 from ayes.schemas.slots import Slot, ThreadRef
 
 pytestmark = pytest.mark.usefixtures("unhurried")
-START = datetime(2026, 1, 1, tzinfo=UTC)
-
-
-def facts(count: int, text: str = "") -> list[RawMessage]:
-    return [
-        RawMessage(
-            n, START + timedelta(seconds=n), f"ledger.shop.t1.said.m{n}", f"{text}{n}".encode()
-        )
-        for n in range(1, count + 1)
-    ]
-
-
-class Log:
-    """What a sealer reads: the facts as their leader has them."""
-
-    def __init__(self, has: list[RawMessage]) -> None:
-        self.facts = has
-
-    async def identity(self) -> str:
-        return identity_of(self.facts[0])
-
-    async def last_seq(self) -> int:
-        return self.facts[-1].seq
-
-    async def stream_with(self, _seq: int) -> dict[str, Any]:
-        return {"state": {"last_seq": self.facts[-1].seq}}
-
-    async def scan_leader(self, start: int) -> AsyncGenerator[list[RawMessage]]:
-        found = [raw for raw in self.facts if raw.seq >= start]
-        for at in range(0, len(found), 100):
-            yield found[at : at + 100]
+#: Of a sealer; `make kills` takes more.
+KILLS = int(os.environ.get("SEALER_KILLS", "20"))
 
 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
     """Read as fast as one can."""
     monkeypatch.setattr(sealing, "READING_RATE", 1e9)
-
-
-KEY = SignerKey(f"approvals.example.com/{identity_of(facts(1)[0])}", bytes(range(32)))
-
-
-def sealer(has: list[RawMessage], store: Path, settings: SealSettings | None = None) -> Sealer:
-    files = SealFiles(Store(store))
-    files.folder.mkdir(parents=True, exist_ok=True)
-    return Sealer(Log(has), files, KEY, settings)  # type: ignore[arg-type]
 
 
 async def seal(has: list[RawMessage], store: Path, *until: int) -> dict[str, bytes]:
@@ -348,6 +311,19 @@ async def test_a_sealer_that_is_killed_between_any_two_writes_changes_no_tile(
         assert base64.b64encode(root).decode() in read_note(store)
 
 
+@pytest.mark.timeout(1800)
+def test_no_tile_changes_of_a_sealer_that_is_killed_at_each_file(tmp_path):
+    """By SIGKILL; what a checkpoint names is there after each."""
+    script = ROOT / "tests" / "support" / "killed_sealer.py"
+    command = [sys.executable, script, tmp_path, str(KILLS)]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    sealed, half = map(int, done.stdout.split())
+    assert sealed
+    assert half
+
+
 async def test_of_two_sealers_one_waits_until_the_other_has_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(sealing, "EVERY_S", 0.0)
     monkeypatch.setattr(seal_files, "_LOOK_S", 0.0)
@@ -574,7 +550,7 @@ def test_a_site_is_sealed_and_its_auditor_verifies_it_alone(tmp_path, within):
         found = within("verify", "--store", store, "--witness", OTHER)
         assert (found.code, "no witness of those given" in found.out) == (1, True)
         origin = made["key"].split("+")[0]
-        found = {"log": origin, "sealed": count, "facts": count, "problem": None}
+        found = {"log": origin, "sealed": count, "facts": count, "problem": None, "lacking": 0}
         assert within("verify", "--store", store, "--json").one == found | {"witnesses": {}}
         assert within("seal", "export", export, "--store", store).code == 0
         (store / "seal/checkpoint").rename(kept)
