@@ -32,7 +32,7 @@ test: setup      ## every test that is not long, in a browser too if there is on
 quick: setup     ## the tests of schemas, ledger, projections and consumers that need no broker (under a minute)
 	@$(BIN)/pytest -n 3 --quick -rfE tests/schemas tests/ledger tests/projections tests/consumers
 
-test-long: setup ## what takes long: each race 80 times, six times the examples of each property, whole simulations, killed programs, three nodes, every page in every theme (about 12 minutes)
+test-long: setup ## what takes long: each race 80 times, ten times the examples of each property, whole simulations, killed programs, three nodes, every page in every theme (about 12 minutes)
 	@.ci/tests -n 2 -m long --timeout 900; status=$$?; \
 	  .ci/tests -n 2 -m "hypothesis and not long" --hypothesis-profile=thorough --timeout 900 || status=1; \
 	  RACES=80 .ci/tests -n 2 --timeout 900 tests/promises/races/test_races.py || status=1; exit $$status

@@ -37,7 +37,7 @@ if sys.dont_write_bytecode:
 
 # How long an example takes says how busy the machine is. Each run tries others.
 settings.register_profile(
-    "any machine", max_examples=10, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+    "any machine", max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("any machine")
 #: `make test-long`.
