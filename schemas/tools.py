@@ -251,7 +251,14 @@ class Tool:
         return sorted(places)[:MAX_PROBLEMS]
 
     def seal_problem(self, before: str, after: str) -> str:
-        """Why an edit of arguments, both of which fit, is none: it changes what is sealed."""
+        """Why an edit of arguments is none: it changes what is sealed, or there is no telling.
+
+        Args:
+            before: as they were requested, by anybody, so they may be unreadable.
+            after: an edit that fits.
+        """
+        if self.declared.sealed and self.problems(before):
+            return f"What was requested of {self.name} does not fit it, so nobody can edit it."
         for pointer in self.declared.sealed:
             if sealed.raw_at(before, pointer) != sealed.raw_at(after, pointer):
                 return (

@@ -198,3 +198,13 @@ def test_a_condition_that_reads_other_values_can_be_judged(condition: str):
 def test_a_condition_over_what_is_around_a_sealed_value_reads_it():
     assert conditions.reads("args.customer == {}", ["/customer/card"]) == "/customer/card"
     assert conditions.reads("args.customer.name == ''", ["/customer/card"]) == ""
+
+
+@pytest.mark.parametrize("before", ["{bad", "", "[]", '{"customer":{"card":"4111"}}'])
+def test_what_was_requested_and_does_not_fit_is_not_edited(before: str):
+    """Anybody may have requested it, by a client of their own."""
+    pay = tool(NESTED, "/customer/card")
+    after = f'{{"customer":{{"card":"{TOKEN}"}}}}'
+    said = "What was requested of pay does not fit it, so nobody can edit it."
+    assert pay.seal_problem(before, after) == said
+    assert pay.seal_problem(after, after) == ""
