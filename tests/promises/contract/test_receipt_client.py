@@ -10,7 +10,7 @@ from typing import Any
 import npm
 import pytest
 from msgspec.structs import replace
-from odd_votes import BOARD, voted_oddly
+from odd_votes import BOARD, CONFIRMERS, voted_oddly
 from other_notes import other_notes
 from passkey_vectors import FILE
 from paths import ROOT
@@ -84,8 +84,14 @@ async def test_odd_keys_and_signatures_prove_nothing(reader: Reader, tmp_path: P
     (tmp_path / "odd").mkdir()
     site = reader.site = await voted_oddly(tmp_path / "odd")
     roots = [str(one.public) for one in (DESK, BOARD)]
-    [found] = await reader.checks(await site.receipt(SECOND), roots=roots)
+    receipt, trust = await site.receipt(SECOND), {"roots": roots, "confirmers": CONFIRMERS} | PAGES
+    [found] = await reader.checks(receipt, **trust)
     assert {person: why == "" for person, why in found.items()} == site.expected
+    assert found["by-others"].endswith("only the command ayes verify judges that")
+    # Who trusts any of the confirmers takes what one of them has confirmed.
+    [other] = await reader.checks(receipt, **trust, confirmersNeeded=1)
+    more = {person for person in found if (other[person] == "") > (found[person] == "")}
+    assert more == {"by-one-confirmer", "by-one-of-each"}
 
 
 @pytest.mark.parametrize("spelling", [" {}", "{}\n", "{}=", "x{}", "a b{}"])
