@@ -63,8 +63,9 @@ PAGES = {"rp": "ayes.example", "origins": ["https://sign.ayes.example"]}
 
 
 async def with_passkeys(path: Path) -> Sealed:
-    """A site where ana has voted on three calls with a passkey, whose counter fell in the third. The
-    key at her terminal has confirmed it.
+    """A site where ana has voted on three calls with a passkey, whose counter fell in the third.
+
+    The key at her terminal has confirmed it.
     """
     site = Sealed(path)
     await site.begin(signed_since={"shop": 1}, **PAGES)
