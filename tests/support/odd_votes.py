@@ -5,23 +5,30 @@ votes are proved. Each program that judges a receipt must say the same of it.
 import json
 import string
 from collections.abc import Callable
+from datetime import timedelta
 from functools import partial
-from hashlib import sha512
+from hashlib import sha256, sha512
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
+from authenticator import Authenticator
 from msgspec.structs import replace
-from sealed_site import Sealed
+from sealed_site import PAGES, Sealed
 from shop import SECOND, rule
 from signed_site import DESK
 
+from ayes.ledger import clock
+from ayes.ledger.in_memory import Memory
 from ayes.ledger.seal import SignerKey, VerifierKey
 from ayes.ledger.signing import key_digest, key_id, signed
 from ayes.schemas import events as e
-from ayes.schemas.slots import key_slot
+from ayes.schemas.slots import key_slot, person_slot
 
 BOARD: Final = SignerKey("board", bytes([8] * 32))
+CLERK, NIGHT = (SignerKey(name, bytes([at] * 32)) for at, name in ((6, "clerk"), (7, "night")))
+#: What a reader trusts besides the roots, as the client and the page are given it.
+CONFIRMERS: Final = [str(one.public) for one in (CLERK, NIGHT)]
 _L: Final = 2**252 + 27742317777372353535851937790883648493
 #: All encodings of points of small order: of the eight as RFC 8032 has them, and with a y from p on
 #: or the sign of an x that is 0.
@@ -80,6 +87,12 @@ def longer(signature: bytes) -> bytes:
     return signature[:32] + more.to_bytes(32, "little")
 
 
+#: A key of a person, by its number or as a passkey, and what confirms it: whoever signs, another
+#: number, or a person with their key; of a pair the second part says how it is written. Without any
+#: it is revoked; None instead of a key: the name is another person's from then on.
+type Step = tuple[Any, ...]
+
+
 class OddKey(SignerKey):
     """A key that signs in another way."""
 
@@ -99,6 +112,10 @@ class OddVotes(Sealed):
         #: By person, whether the vote is proved.
         self.expected = dict[str, bool]()
         self._written = dict[str, Callable[[str], str]]()
+        self._added = set[str]()
+        #: How far ahead the clock of the log is.
+        self.ahead = timedelta()
+        cast(Memory, self.log)._now = lambda: clock.now() + self.ahead
 
     async def person(
         self,
@@ -129,6 +146,38 @@ class OddVotes(Sealed):
             slot = key_slot(name, ident, "confirmed", f"r{number}")
             await self.log.append(slot, msgspec.json.encode(raw), "")
 
+    async def person_with_keys(self, name: str, *steps: Step, is_proved: bool = False) -> None:
+        """Somebody with several keys, of which number 1 signs the vote; or more about them."""
+        log = await self.log.identity()
+        self.expected[name], self._written[name] = is_proved, str
+        self.keys[name] = numbered(name, log, 1)
+        for at, (key, *by) in enumerate(steps):
+            if key is None:
+                await self.ledger.append(person_slot(name, 1), e.PersonAdded())
+                continue
+            pairs = [one if isinstance(one, tuple) else (one, str) for one in by]
+            for one in (key, *(one for one, _ in pairs)):
+                if not isinstance(one, str | SignerKey):
+                    await self._add(name, numbered(name, log, one))
+            public = numbered(name, log, key).public
+            digest = key_digest(log, name, public)
+            texts = tuple(written(self._signed(name, log, one, digest)) for one, written in pairs)
+            said: e.Event = e.KeyConfirmed(signatures=texts) if by else e.KeyRevoked()
+            place = "confirmed" if by else "revoked"
+            await self.ledger.append(key_slot(name, key_id(public), place, f"r{at}"), said)
+
+    async def _add(self, name: str, key: SignerKey | Authenticator) -> None:
+        if key_id(key.public) not in self._added:
+            self._added.add(key_id(key.public))
+            await self.add(cast(SignerKey, key), name, None)
+
+    def _signed(self, name: str, log: str, by: Any, digest: bytes) -> str:
+        by = self.keys[by] if isinstance(by, str) else by
+        by = numbered(name, log, by) if isinstance(by, int) else by
+        if isinstance(by, Authenticator):
+            return by.text(digest, 0, PAGES["origins"][0])
+        return signed(by, digest)
+
     async def vote(self, name: str) -> None:
         call = await self.ledger.call(SECOND)
         assert call.approval_request
@@ -136,6 +185,12 @@ class OddVotes(Sealed):
         vote = await self.at(name).reviewer(name)._signed(call, vote)
         vote = replace(vote, signature=self._written[name](vote.signature))
         await self.ledger.append(SECOND.vote(name), vote)
+
+
+def numbered(name: str, log: str, key: Any) -> Any:
+    """A key of this person by its number; another thing is one."""
+    seed = sha256(f"{name} {key}".encode()).digest()
+    return SignerKey(f"{name}/{log}", seed) if isinstance(key, int) else key
 
 
 def lettered(name: str, number: int) -> SignerKey:
@@ -168,6 +223,37 @@ def cased(text: str, part: int, by: str) -> str:
     return by.join([*parts[:part], parts[part].upper(), *parts[part + 1 :]])
 
 
+def ending(signature: str) -> str:
+    """The same signature with an end, which a confirmation has not."""
+    return signature.replace(".0.", ".9.", 1)
+
+
+_ROOTS: Final = (DESK, BOARD)
+#: By person, whether key 1 is proved, and the steps.
+_KEYS: Final[dict[str, tuple[bool, tuple[Step, ...]]]] = {
+    "by-confirmers": (True, ((1, CLERK, NIGHT),)),
+    "by-one-confirmer": (False, ((1, CLERK),)),
+    "by-one-of-each": (False, ((1, DESK, CLERK),)),
+    "by-older": (True, ((0, *_ROOTS), (1, 0))),
+    "by-older-of-confirmers": (True, ((0, CLERK, NIGHT), (1, 0))),
+    "by-older-of-older": (True, ((0, *_ROOTS), (2, 0), (1, 2))),
+    "by-older-that-ended": (True, ((0, *_ROOTS), (1, 0), (0,))),
+    "by-older-beside-others": (True, ((0, *_ROOTS), (1, "honest", CLERK, 0))),
+    "by-ended": (False, ((0, *_ROOTS), (0,), (1, 0))),
+    "by-ended-and-confirmed": (False, ((0, *_ROOTS), (0,), (0, *_ROOTS), (1, 0))),
+    "by-older-and-ended": (False, ((0, *_ROOTS), (1, 0), (1,))),
+    "by-unconfirmed": (False, ((1, 0),)),
+    "by-confirmed-later": (False, ((1, 0), (0, *_ROOTS))),
+    "by-of-a-name-anew": (False, ((0, *_ROOTS), (None,), (1, 0))),
+    "by-itself": (False, ((0, *_ROOTS), (1, 1))),
+    "in-a-circle": (False, ((1, 0), (0, 1), (1, 0))),
+    "by-others": (False, ((0, *_ROOTS), (1, "honest", "spare"))),
+    "by-older-forged": (False, ((0, *_ROOTS), (1, (0, garbage)))),
+    "by-older-as-passkey": (False, ((0, *_ROOTS), (1, (0, as_passkey)))),
+    "by-older-ending": (False, ((0, *_ROOTS), (1, (0, ending)))),
+}
+
+
 async def voted_oddly(path: Path) -> OddVotes:
     site = OddVotes(path)
     odd: dict[str, dict[str, Any]] = {
@@ -178,7 +264,7 @@ async def voted_oddly(path: Path) -> OddVotes:
         "by-one": {"by": (DESK,)},
         "by-one-twice": {"by": (DESK, DESK)},
         "second-signature": {"confirmed": lambda text: [garbage(text), text]},
-        "ending": {"confirmed": lambda text: [text.replace(".0.", ".9.", 1)]},
+        "ending": {"confirmed": lambda text: [ending(text)]},
         "in-a-list": {"confirmed": lambda text: [[text]]},
         "beside-a-number": {"confirmed": lambda text: [text, 1]},
         "alone": {"confirmed": lambda text: text},
@@ -200,11 +286,13 @@ async def voted_oddly(path: Path) -> OddVotes:
         odd[f"key-{ord(one):x}-first"] = {"added": lambda text, one=one: one + text}
     small = {f"small-{number}": point for number, point in enumerate(SMALL_ORDER)}
     others = ["zoe", "yan", "without-nonce", "longer"]
-    voters = [*odd, *small, *others]
+    times = ["by-older-late", "again-late", "clock-ahead", "by-clock-ahead", "late-clock-behind"]
+    voters = [*odd, *small, *others, *_KEYS, "by-passkey", *times]
     needed = f"votes_needed = {len(voters)}"
     asked = rule("money", "ask", f"voters = {json.dumps(voters)}", needed, "signed = true")
     roots = [str(one.public) for one in (DESK, BOARD)]
-    await site.begin(asked, roots=roots, roots_needed=2, signed_since={"shop": 1})
+    trust = {"roots": roots, "roots_needed": 2, "confirmers": CONFIRMERS, "confirmers_needed": 2}
+    await site.begin(asked, signed_since={"shop": 1}, **trust, **PAGES)
     log = await site.log.identity()
     for name, how in odd.items():
         await site.person(name, **how)
@@ -215,6 +303,8 @@ async def voted_oddly(path: Path) -> OddVotes:
         public = VerifierKey(f"{name}/{log}", twin.public.public)
         await site.person(name, key=OddKey(public, twin.sign))
     del site.expected["silent"]  # who does not vote
+    ended = key_slot("zoe", key_id(site.keys["honest"].public), "revoked", "zoe")
+    await site.ledger.append(ended, e.KeyRevoked())  # of a key that is not zoe's
     for name, point in small.items():
         public = VerifierKey(f"{name}/{log}", point)
         await site.person(name, key=OddKey(public, partial(by_anybody, point)))
@@ -226,8 +316,24 @@ async def voted_oddly(path: Path) -> OddVotes:
             "longer": lambda data, key=key: longer(key.sign(data)),
         }
         await site.person(name, key=OddKey(key.public, ways[name]))
+    for name, (is_proved, steps) in _KEYS.items():
+        await site.person_with_keys(name, *steps, is_proved=is_proved)
+    device = Authenticator(PAGES["rp"], name=f"by-passkey/{log}")
+    await site.person_with_keys("by-passkey", (device, *_ROOTS), (1, device))
+    site.ahead = timedelta(hours=1)
+    await site.person_with_keys("clock-ahead", (1, *_ROOTS))
+    await site.person_with_keys("by-clock-ahead", (0, *_ROOTS))
+    site.ahead = timedelta()
+    await site.person_with_keys("by-clock-ahead", (1, 0))
+    await site.person_with_keys("by-older-late", (0, *_ROOTS), (2, 0))
+    await site.person_with_keys("again-late", (0, *_ROOTS), (1, 0))
     async with site.gates():
         await site.ask(SECOND)
+    await site.person_with_keys("by-older-late", (1, 2))
+    await site.person_with_keys("again-late", (1, CLERK, NIGHT), is_proved=True)
+    site.ahead = timedelta(hours=-1)
+    await site.person_with_keys("late-clock-behind", (1, *_ROOTS))
+    site.ahead = timedelta()
     for name in site.expected:
         await site.vote(name)
     return site

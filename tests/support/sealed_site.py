@@ -63,7 +63,10 @@ PAGES = {"rp": "ayes.example", "origins": ["https://sign.ayes.example"]}
 
 
 async def with_passkeys(path: Path) -> Sealed:
-    """A site where ana has voted on three calls with a passkey, whose counter fell in the third."""
+    """A site where ana has voted on three calls with a passkey, whose counter fell in the third.
+
+    The key at her terminal has confirmed it.
+    """
     site = Sealed(path)
     await site.begin(signed_since={"shop": 1}, **PAGES)
     log = await site.log.identity()
@@ -71,7 +74,8 @@ async def with_passkeys(path: Path) -> Sealed:
     added = e.KeyAdded(key=str(device.public))
     key = key_id(device.public)
     await site.ledger.append(key_slot("ana", key, "added"), added)
-    said = e.KeyConfirmed(signatures=(signed(DESK, key_digest(log, "ana", device.public)),))
+    digest = key_digest(log, "ana", device.public)
+    said = e.KeyConfirmed(signatures=(signed(site.keys["ana"], digest),))
     await site.ledger.append(key_slot("ana", key, "confirmed"), said)
     # Ben has added it too, and the desk has not looked: a key is one person's.
     twin = replace(device.public, name=f"ben/{log}")

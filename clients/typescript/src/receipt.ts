@@ -22,6 +22,9 @@ export interface Trust {
   /** Those that say together whose a person's key is, and how many are needed: by default all. */
   readonly roots?: readonly string[];
   readonly rootsNeeded?: number;
+  /** Others that say it as well, the confirmers of the trust file, and how many are needed. */
+  readonly confirmers?: readonly string[];
+  readonly confirmersNeeded?: number;
   /** The domain of people's passkeys, and the origins of the pages on which they sign. */
   readonly rp?: string;
   readonly origins?: readonly string[];
@@ -83,7 +86,7 @@ export class Unable extends Error {
  */
 export async function check(bytes: Uint8Array, trust: Trust): Promise<Shown> {
   if (!globalThis.crypto?.subtle) throw new Unable("This page cannot compute hashes here.");
-  const roots = await rootsOf(trust);
+  const trusted = await trustedOf(trust);
   const receipt = parsed(bytes);
   const log = await verifier(trust.log);
   const [origin, size, root] = await opened(receipt.checkpoint, log);
@@ -91,26 +94,37 @@ export async function check(bytes: Uint8Array, trust: Trust): Promise<Shown> {
     await opened(receipt.checkpoint, await verifier(one, COSIGNATURE));
   const leaves = await included(receipt, size, root);
   const call = await summary(receipt, log, { origin, size, root, leaves });
-  return shown(call, receipt.facts, origin, size, roots);
+  return shown(call, receipt.facts, origin, size, trusted);
 }
 
-/** The keys that say together whose a key is, by id, and how many of them are needed. */
-interface Roots {
+/** Keys that say together whose a key is, by id, and how many of them are needed. */
+interface Quorum {
   readonly keys: ReadonlyMap<string, Verifier>;
   readonly needed: number;
+}
+
+/** What is asked of people's keys: that any of the quorums has confirmed it, and of passkeys. */
+interface Trusted {
+  readonly quorums: readonly Quorum[];
   readonly rp: string;
   readonly origins: readonly string[];
 }
 
-async function rootsOf({ roots = [], rootsNeeded, rp = "", origins = [] }: Trust): Promise<Roots> {
+async function trustedOf(trust: Trust): Promise<Trusted> {
+  const roots = await quorum(trust.roots, trust.rootsNeeded);
+  const confirmers = await quorum(trust.confirmers, trust.confirmersNeeded);
+  return { quorums: [roots, confirmers], rp: trust.rp ?? "", origins: trust.origins ?? [] };
+}
+
+async function quorum(texts: readonly string[] = [], wanted?: number): Promise<Quorum> {
   const keys = new Map<string, Verifier>();
-  for (const one of await Promise.all(roots.map((text) => verifier(text))))
+  for (const one of await Promise.all(texts.map((text) => verifier(text))))
     keys.set(await keyId(one.raw), one);
-  const needed = rootsNeeded ?? Math.max(1, keys.size);
+  const needed = wanted ?? Math.max(1, keys.size);
   const isCount = Number.isSafeInteger(needed) && needed >= 1;
   must(isCount, "how many keys are needed is not a whole number from 1 on");
-  must(rootsNeeded === undefined || needed <= keys.size, "more keys are needed than are given");
-  return { keys, needed, rp, origins };
+  must(wanted === undefined || needed <= keys.size, "more keys are needed than are given");
+  return { keys, needed };
 }
 
 interface Receipt {
@@ -342,14 +356,14 @@ async function summary(receipt: Receipt, log: Verifier, sealed: Sealed): Promise
 // ----------------------------------------------------------------------------- what it shows
 
 async function shown(
-  call: string, facts: readonly Fact[], origin: string, size: bigint, roots: Roots,
+  call: string, facts: readonly Fact[], origin: string, size: bigint, trusted: Trusted,
 ): Promise<Shown> {
   const at = (place: string) => facts.find((one) => one.subject === `${subject(call)}.${place}`);
   const [wish, asked, said] = ["requested", "gated", "decided"].map((place) =>
     event(facts, `${subject(call)}.${place}`)) as [Event, Event, Event];
   const isAsked = asked.type === "ApprovalRequested";
   const decided = at("decided");
-  const context = isAsked ? await contextOf(call, facts, origin, roots) : null;
+  const context = isAsked ? await contextOf(call, facts, origin, trusted) : null;
   const votes: ShownVote[] = [];
   for (const [person, vote, fact] of votesOn(call, facts)) {
     const problem = context ? await unproved(person, vote, fact, context) : "nobody was asked";
@@ -393,12 +407,13 @@ interface Context {
   readonly requestedHash: string;
   readonly gatedHash: string;
   readonly policyHash: string;
-  readonly roots: Roots;
+  readonly keys: ReadonlyMap<string, PersonKey>;
+  readonly origins: readonly string[];
 }
 
 /** What the votes on a call are judged by. */
 async function contextOf(
-  call: string, facts: readonly Fact[], origin: string, roots: Roots,
+  call: string, facts: readonly Fact[], origin: string, trusted: Trusted,
 ): Promise<Context> {
   const place = (name: string) => facts.find((one) => one.subject === `${subject(call)}.${name}`)!;
   const [requested, gated] = [place("requested"), place("gated")];
@@ -407,8 +422,9 @@ async function contextOf(
   const version = field(asked, "policy_version", 0);
   const policy = event(facts, `ledger.${owner}._policy.${version}`);
   const end = facts.find((one) => one.subject === `${subject(call)}.decided`)?.seq ?? Infinity;
+  const log = origin.split("/").find((one) => /^[0-9a-f]{32}$/.test(one)) ?? "";
   return {
-    log: origin.split("/").find((one) => /^[0-9a-f]{32}$/.test(one)) ?? "",
+    log,
     call,
     facts,
     wish: event(facts, requested.subject),
@@ -418,7 +434,8 @@ async function contextOf(
     requestedHash: hex(await sha256(utf8(requested.payload))),
     gatedHash: hex(await sha256(utf8(gated.payload))),
     policyHash: version && policy.type ? hex(await sha256(utf8(field(policy, "text", "")))) : "",
-    roots,
+    keys: await keysOf(facts, log, trusted),
+    origins: trusted.origins,
   };
 }
 
@@ -432,6 +449,10 @@ function isStarted(call: string, facts: readonly Fact[], end: number): boolean {
   });
 }
 
+const UNCONFIRMED = "nobody whom you trust has confirmed its key before people were asked";
+const HELPED = "its key was confirmed by others alone, as if all of its person's were lost: only"
+  + " the command ayes verify judges that";
+
 /** Why a vote is not proved to be its person's; empty if it is. */
 async function unproved(
   person: string, vote: Event, fact: Fact, context: Context,
@@ -443,24 +464,18 @@ async function unproved(
   }
   const signature = signatureOf(field(vote, "signature", ""));
   if (!signature) return "it is not signed";
-  const [whose, key, added] = (await keyAdded(signature.key, context)) ?? [];
-  if (!key || !added) return "its key is not among the facts";
-  if (whose !== person) return `its key is that of ${whose}`;
-  const place = added.subject.slice(0, -".added".length);
-  if (!(await isConfirmed(person, added, key, context)))
-    return "nobody whom you trust has confirmed its key before people were asked";
-  const isEnd = (one: Fact) => one.subject.startsWith(`${place}.`)
-    ? read(one).type === "KeyRevoked"
-    : ["PersonAdded", "PersonRemoved"].includes(field(aboutPerson(person, one), "type", ""));
-  const later = context.facts.filter((one) => one.seq > added.seq && one.seq < context.until);
-  if (later.some(isEnd)) return "its key has ended";
-  const left = BigInt(signature.until) * 1_000_000n - BigInt(fact.time) / 1_000n;
+  const key = context.keys.get(signature.key);
+  if (!key) return "its key is not among the facts";
+  if (key.person !== person) return `its key is that of ${key.person}`;
+  if (!counts(key, context.gated)) return key.isHelped ? HELPED : UNCONFIRMED;
+  if (key.ended && key.ended.seq < context.until) return "its key has ended";
+  const left = BigInt(signature.until) * 1_000_000n - micros(fact);
   if (left < 0n || left > 300_000_000n) return "its signature was too old, or too young";
   const digest = await voteDigest(person, vote, signature.until, context);
   if (!key.rp)
     return signature.raw.length === 1 && (await verifies(key.raw, signature.raw[0]!, digest))
       ? "" : "its signature is of another vote";
-  const flaw = await flawOf(key, signature.raw, digest, context.roots.origins);
+  const flaw = await flawOf(key, signature.raw, digest, context.origins);
   return flaw || ((await hasFallen(person, fact, key, signature, context))
     ? "the counter of its passkey was as high before" : "");
 }
@@ -501,29 +516,92 @@ function aboutPerson(name: string, fact: Fact): Event {
   return kinds.includes(field(said, "type", "")) ? said : {};
 }
 
-/** A key with which a person signs; a passkey is of a domain. */
-interface PersonKey {
+/** A key as its person has added it; a passkey is of a domain. */
+interface PublicKey {
   /** As its fact has it, in the one form there is. */
   readonly text: string;
   readonly rp: string;
   readonly raw: Bytes;
 }
 
-/** Whose key this is, and the fact by which it was added; null if there is none. A key is of the
- * first person who adds it: with two names it would let one person vote twice.
+/** A key with which a person signs. */
+interface PersonKey extends PublicKey {
+  readonly person: string;
+  /** The ids of those whom the reader trusts who have confirmed it. */
+  readonly by: Set<string>;
+  /** The fact by which it is confirmed, and that by which it has ended, or its person's name. */
+  confirmed?: Fact;
+  ended?: Fact;
+  /** Whether others have confirmed it, as they can the key of a person who has lost theirs. */
+  isHelped?: boolean;
+}
+
+/** Whether a key was confirmed before a fact. */
+function counts({ confirmed }: PersonKey, at: Fact): boolean {
+  return confirmed !== undefined && confirmed.seq < at.seq && micros(confirmed) <= micros(at);
+}
+
+/** People's keys, by the facts about them in the order of the log, as `keys_of` in ledger/keys.py
+ * has them; but a key counts by no help of others. A key is of the first person who adds it: with
+ * two names it would let one person vote twice.
  */
-async function keyAdded(
-  id: string, { log, facts, roots }: Context,
-): Promise<[string, PersonKey, Fact] | null> {
+async function keysOf(
+  facts: readonly Fact[], log: string, { quorums, rp }: Trusted,
+): Promise<ReadonlyMap<string, PersonKey>> {
+  const keys = new Map<string, PersonKey>();
   for (const fact of facts) {
-    const [, owner, kind, whose, ...rest] = fact.subject.split(".");
-    if (owner !== "_organisation" || kind !== "_key" || rest.join(".") !== `${id}.added`) continue;
-    const said = read(fact);
-    const text = said.type === "KeyAdded" ? field<unknown>(said, "key", "") : "";
-    const key = await personKey(text, `${whose}/${log}`, id, roots.rp).catch(() => null);
-    if (key) return [whose!, key, fact];
+    for (const one of keys.values()) {
+      const said = field(aboutPerson(one.person, fact), "type", "");
+      if (["PersonAdded", "PersonRemoved"].includes(said)) one.ended ??= fact;
+    }
+    const [, owner, kind, person = "", id = "", place, by = "", ...rest] = fact.subject.split(".");
+    if (owner !== "_organisation" || kind !== "_key" || rest.length) continue;
+    const [said, known] = [read(fact), keys.get(id)];
+    if (said.type === "KeyAdded" && place === "added" && !by && !known) {
+      const text = field<unknown>(said, "key", "");
+      const key = await personKey(text, `${person}/${log}`, id, rp).catch(() => null);
+      if (key) keys.set(id, { ...key, person, by: new Set() });
+    }
+    if (known?.person !== person) continue;
+    if (said.type === "KeyConfirmed" && place === "confirmed")
+      await confirm(known, fact, keys, log, quorums);
+    if (said.type === "KeyRevoked" && place === "revoked") known.ended ??= fact;
   }
-  return null;
+  return keys;
+}
+
+/** Confirm a key by a fact, of which the first signature by each key is judged: of as many as are
+ * needed of those whom the reader trusts, or of an older key of its person that counts. A passkey
+ * confirms nothing.
+ */
+async function confirm(
+  key: PersonKey, fact: Fact, keys: ReadonlyMap<string, PersonKey>, log: string,
+  quorums: readonly Quorum[],
+): Promise<void> {
+  const digest = await signable("ayes key 1", [log, key.person, key.text]);
+  const first = new Map<string, Bytes>();
+  const texts = field<unknown>(read(fact), "signatures", []);
+  const areTexts = Array.isArray(texts) && texts.every((one) => typeof one === "string");
+  for (const one of areTexts ? texts.map(signatureOf) : []) {
+    const [raw, ...more] = one?.raw ?? [];
+    if (raw && !more.length && one!.until === "0" && !first.has(one!.key)) first.set(one!.key, raw);
+  }
+  for (const [id, raw] of first) {
+    if (key.confirmed && micros(key.confirmed) <= micros(fact)) return;
+    const trusted = quorums.find((one) => one.keys.has(id))?.keys.get(id);
+    if (trusted && !key.by.has(id) && (await verifies(trusted.raw, raw, digest))) {
+      key.by.add(id);
+      const isMet = ({ keys, needed }: Quorum) =>
+        [...key.by].filter((one) => keys.has(one)).length >= needed;
+      if (quorums.some(isMet)) key.confirmed = fact;
+    }
+    const other = keys.get(id);
+    if (!other || other.rp || other.ended || !counts(other, fact)) continue;
+    if (other.person !== key.person && key.isHelped) continue;
+    if (!(await verifies(other.raw, raw, digest))) continue;
+    if (other.person === key.person) key.confirmed = fact;
+    else key.isHelped = true;
+  }
 }
 
 /** The key that is written as of this name, with this id, and for the domain of the pages; null if
@@ -531,7 +609,7 @@ async function keyAdded(
  */
 async function personKey(
   text: unknown, name: string, id: string, domain: string,
-): Promise<PersonKey | null> {
+): Promise<PublicKey | null> {
   if (typeof text !== "string") return null;
   const [mark, whose, rp = "", ...rest] = text.split("+");
   if (mark !== "webauthn") {
@@ -541,33 +619,6 @@ async function personKey(
   const raw = base64(rest.join("+"));
   const isTheirs = whose === name && rp !== "" && rp === domain;
   return isTheirs && isTaken(raw) && (await idOf(raw)) === id ? { text, rp, raw } : null;
-}
-
-/** Whether as many roots as needed have signed that the key is this person's. Of a fact, the first
- * signature by each of them is judged.
- */
-async function isConfirmed(
-  person: string, added: Fact, key: PersonKey, { log, facts, roots, gated }: Context,
-): Promise<boolean> {
-  const place = `${added.subject.slice(0, -".added".length)}.confirmed`;
-  const digest = await signable("ayes key 1", [log, person, key.text]);
-  const by = new Set<string>();
-  for (const fact of facts.filter((one) => one.seq > added.seq && one.seq < gated.seq)) {
-    const said = `${fact.subject}.`.startsWith(`${place}.`) ? read(fact) : {};
-    if (said.type !== "KeyConfirmed") continue;
-    const first = new Map<string, Bytes>();
-    const texts = field<unknown>(said, "signatures", []);
-    const areTexts = Array.isArray(texts) && texts.every((one) => typeof one === "string");
-    for (const one of areTexts ? texts.map(signatureOf) : []) {
-      const [raw, ...more] = one?.raw ?? [];  // a passkey confirms nothing
-      if (raw && !more.length && one!.until === "0" && !first.has(one!.key)) first.set(one!.key, raw);
-    }
-    for (const [id, raw] of first) {
-      const root = by.has(id) ? undefined : roots.keys.get(id);
-      if (root && (await verifies(root.raw, raw, digest))) by.add(id);
-    }
-  }
-  return by.size >= roots.needed;
 }
 
 /** What the signature of a vote signs. */
@@ -809,6 +860,8 @@ function must(condition: boolean, why: string): void {
   if (!condition) throw new Refused(`${why[0]!.toUpperCase()}${why.slice(1)}.`);
 }
 
+/** Its time as Python has it. */
+const micros = (fact: Fact) => BigInt(fact.time) / 1_000n;
 const timeOf = (fact: Fact) => new Date(Number(BigInt(fact.time) / 1_000_000n));
 const utf8 = (text: string): Bytes => new TextEncoder().encode(text);
 /** A name without case and white space, as `plain` in schemas/people.py. */

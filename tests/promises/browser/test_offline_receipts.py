@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest_asyncio
-from odd_votes import BOARD, voted_oddly
+from odd_votes import BOARD, CONFIRMERS, voted_oddly
 from passkey_vectors import ORIGIN, WANTED, vectors
 from paths import ROOT
 from playwright.async_api import Browser, Page, expect
@@ -113,6 +113,10 @@ async def test_odd_keys_and_signatures_prove_nothing(page: Page, tmp_path: Path)
     roots = "\n".join(str(one.public) for one in (DESK, BOARD))
     await page.get_by_label("Public keys that say together").fill(roots)
     await page.get_by_label("How many of them are needed").fill("2")
+    await page.get_by_label("the confirmers of the trust").fill("\n".join(CONFIRMERS))
+    await page.get_by_label("How many of the confirmers are needed").fill("2")
+    await page.get_by_label("The domain of people's passkeys").fill(PAGES["rp"])
+    await page.get_by_label("The origins of the pages").fill(PAGES["origins"][0])
     await shown(page, (await site.receipt(SECOND)).text())
     rows = page.locator("table").nth(1).locator("tr")
     votes = [(await row.locator("th,td").all_inner_texts()) for row in await rows.all()]

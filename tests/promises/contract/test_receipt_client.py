@@ -10,7 +10,7 @@ from typing import Any
 import npm
 import pytest
 from msgspec.structs import replace
-from odd_votes import BOARD, voted_oddly
+from odd_votes import BOARD, CONFIRMERS, voted_oddly
 from other_notes import other_notes
 from passkey_vectors import FILE
 from paths import ROOT
@@ -20,6 +20,7 @@ from signed_site import DESK
 
 from ayes.ledger import receipts
 from ayes.ledger.receipts import Receipt
+from ayes.ledger.signing import key_id
 from ayes.ops.sealing.receipts import judged
 from ayes.schemas import events as e
 from ayes.schemas.slots import key_slot, person_slot
@@ -84,8 +85,14 @@ async def test_odd_keys_and_signatures_prove_nothing(reader: Reader, tmp_path: P
     (tmp_path / "odd").mkdir()
     site = reader.site = await voted_oddly(tmp_path / "odd")
     roots = [str(one.public) for one in (DESK, BOARD)]
-    [found] = await reader.checks(await site.receipt(SECOND), roots=roots)
+    receipt, trust = await site.receipt(SECOND), {"roots": roots, "confirmers": CONFIRMERS} | PAGES
+    [found] = await reader.checks(receipt, **trust)
     assert {person: why == "" for person, why in found.items()} == site.expected
+    assert found["by-others"].endswith("only the command ayes verify judges that")
+    # Who trusts any of the confirmers takes what one of them has confirmed.
+    [other] = await reader.checks(receipt, **trust, confirmersNeeded=1)
+    more = {person for person in found if (other[person] == "") > (found[person] == "")}
+    assert more == {"by-one-confirmer", "by-one-of-each"}
 
 
 @pytest.mark.parametrize("spelling", [" {}", "{}\n", "{}=", "x{}", "a b{}"])
@@ -146,6 +153,13 @@ async def test_the_end_of_a_key_counts_until_the_call_is_started(reader: Reader)
     assert await reader.says() == dict.fromkeys(ended, "")
     shown = await judged(await site.receipt(), (await site.seal()).public, site.trust)
     assert {one.person: one.why_void for one in shown.votes} == dict.fromkeys(ended, "")
+    # A key that had ended by then is not in force because it ends again after the start.
+    await late(site, "ben")
+    await site.ledger.append(SECOND.decided, replace(approval, id=""))
+    await site.ledger.append(SECOND.claim(1), replace(other, digest=approval.digest, id=""))
+    ben = key_id(site.keys["ben"].public)
+    await site.ledger.append(key_slot("ben", ben, "revoked", "ana"), e.KeyRevoked())
+    assert await reader.says(SECOND) == {"ben": "its key has ended"}
 
 
 async def test_what_nobody_can_read_in_a_slot_prevents_no_check(reader: Reader):
