@@ -4,6 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.in_memory import Memory
 from ayes.ledger.keys import Keys, keys_of
 from ayes.ledger.seal import SignerKey, VerifierKey
 from ayes.ledger.signing import key_digest, key_id, signed
@@ -272,3 +274,13 @@ def test_of_a_fact_the_first_signature_by_each_key_is_judged():
 
 def test_without_a_trust_file_no_key_counts():
     assert keys_of(told(*BY_TWO), NOBODY) == Keys()
+
+
+def test_keys_are_judged_once_for_all_deliveries():
+    """Each delivery has a ledger of its own, and each confirmation costs a verification."""
+    ledger, facts = Ledger.on(Memory(), "gate"), told(added(ANA), confirmed(ANA, *BOARD))
+    first = ledger.reading_from(ledger.log).judged_keys(facts, TRUST)
+    assert ledger.reading_from(ledger.log).judged_keys(facts, TRUST) is first
+    facts = [*facts, *told(*[revoked(ANA)] * 3)[2:]]
+    again = ledger.reading_from(ledger.log).judged_keys(facts, TRUST)
+    assert (first.of("ana")[0].revoked, again.of("ana")[0].revoked) == (None, facts[-1])
