@@ -26,13 +26,13 @@ setup: .venv/ready   ## .venv from the lock file (the other targets call this)
 demo: .venv/demo ## a small agent asks, a person decides, the tool runs: under 15 s
 	@$(BIN)/ayes demo
 
-test: setup      ## every test that is not long, in a browser too if there is one (about 6 minutes on two cores)
+test: setup      ## every test that is not long, in a browser too if there is one (6 to 10 minutes on two cores)
 	@.ci/tests -n 5
 
 quick: setup     ## the tests of schemas, ledger, projections and consumers that need no broker (under a minute)
 	@$(BIN)/pytest -n 3 --quick -rfE tests/schemas tests/ledger tests/projections tests/consumers
 
-test-long: setup ## what takes long: each race 80 times, ten times the examples of each property, whole simulations, killed programs, three nodes, every page in every theme (about 12 minutes)
+test-long: setup ## what takes long: each race 80 times, ten times the examples of each property, whole simulations, killed programs, three nodes, every page in every theme (12 to 20 minutes)
 	@.ci/tests -n 2 -m long --timeout 900; status=$$?; \
 	  .ci/tests -n 2 -m "hypothesis and not long" --hypothesis-profile=thorough --timeout 900 || status=1; \
 	  RACES=80 .ci/tests -n 2 --timeout 900 tests/promises/races/test_races.py || status=1; exit $$status
