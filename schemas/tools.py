@@ -251,7 +251,7 @@ class Tool:
         return sorted(places)[:MAX_PROBLEMS]
 
     def seal_problem(self, before: str, after: str) -> str:
-        """Why an edit of arguments is none: it changes what is sealed, or there is no telling.
+        """Why an edit of arguments is refused: it changes what is sealed, or nobody can tell.
 
         Args:
             before: as they were requested, by anybody, so they may be unreadable.

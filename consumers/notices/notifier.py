@@ -19,8 +19,8 @@ occasion; a slot that is filled is skipped. So every message is sent at least on
 told twice, but for the messages that are being sent when a process dies. The messages of a delivery
 are sent at the same time and recorded one by one: a channel that fails delays nobody else. Just
 before it is sent, the call is read from the broker again: nobody is told when nothing is needed of
-them any more. What is told of a key is recorded nowhere, so all of it comes again with its
-delivery.
+them any more. That a notice about a key was sent is not recorded: if the delivery comes again, all
+of them are sent again.
 
 Two of these run, each with a durable consumer of its own. One sends what is due at once. The other
 sends what is due later, which waits at the broker as a delivery that was handed on; so however much

@@ -153,7 +153,8 @@ _CATCH_UP_S: Final = 2.0
 _CALLS_AT_ONCE: Final = 100
 #: Votes whose signatures are judged before others may go on: some 20 ms.
 _VOTES_AT_ONCE: Final = 100
-#: So many votes of a person are sooner read again than their later ones alone, with a consumer.
+#: Up to so many votes of a person, all of them are read again: that is quicker than a consumer for
+#: the later ones.
 _FEW_VOTES: Final = 200
 #: How often a decision is taken anew because the call changed meanwhile.
 _CHANGES: Final = 5

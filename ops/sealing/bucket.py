@@ -2,8 +2,8 @@
 
 An object is put with its SHA-256, and locked in compliance mode, so nobody can delete it or shorten
 its retention. Object Lock keeps nobody from putting a newer version over it, nor from hiding it
-behind a delete marker; nor from doing both before we put ours. So whoever reads takes the oldest
-version that is what it has to be.
+behind a delete marker; nor from doing both before we put ours. So a reader takes the oldest version
+that the signed checkpoint covers.
 
 Where the storage is, and who may write there, are the settings and variables of boto3. No message
 cites the storage, whose answers may have parts of them.

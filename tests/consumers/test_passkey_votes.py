@@ -277,8 +277,8 @@ async def test_counters_in_the_order_of_the_log(site: Site, counts: list[int], f
 async def test_each_vote_of_a_person_is_judged_once(
     site: Site, monkeypatch: Any, few: int, reads: int
 ):
-    """Else whoever has a reviewer's login could have the gate judge thousands of votes for each one
-    more. Of a person with many votes the later ones alone are read.
+    """Otherwise a reviewer's login could make the gate judge thousands of votes again for each new
+    vote. Of a person with many votes only the later ones are read.
     """
     monkeypatch.setattr(client, "_FEW_VOTES", few)
     seen, read = list[Assertion](), list[str]()
