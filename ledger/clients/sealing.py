@@ -1,4 +1,5 @@
-"""Sealing the arguments of a request, and opening those of an approved call.
+"""Sealing the arguments of a request, opening those of an approved call, and leaving them out of
+what is recorded of its end.
 
 Whoever requests seals, and whoever runs opens; nobody between them has a key. Both ask the leader
 of the log whether the thread is being forgotten, each time: nothing is cached that would have to be
@@ -6,6 +7,8 @@ forgotten too.
 """
 
 from typing import Final, Literal
+
+from msgspec.structs import replace
 
 from ayes.ledger.call import Call
 from ayes.ledger.clients.client import LedgerClient
@@ -29,6 +32,9 @@ CLOSED: Final[dict[Closed, str]] = {
     "misfit": "what was sealed in it does not fit the schema of its tool",
     "away": "the key of its thread is not here. Connect with the directory of keys that has it",
 }
+
+#: Stands in the place of a text that may have what was forgotten.
+_WITHHELD: Final = "Its text is not recorded, since what was sealed in its thread was forgotten."
 
 
 async def with_seals(ledger: LedgerClient, ref: CallRef, tool: Tool, arguments: str) -> str:
@@ -65,6 +71,13 @@ async def with_seals(ledger: LedgerClient, ref: CallRef, tool: Tool, arguments: 
 
 async def opened(ledger: LedgerClient, call: Call, tool: Tool) -> Opened | Closed:
     """The arguments that an approved call runs with, opened; or why they are not."""
+    found = await _opened(ledger, call, tool)
+    if isinstance(found, Opened) and tool.misfits_opened(found.arguments):
+        return "misfit"
+    return found
+
+
+async def _opened(ledger: LedgerClient, call: Call, tool: Tool) -> Opened | Closed:
     ref, arguments = call.ref, call.arguments
     values = {}
     if places := _there(arguments, tool):
@@ -73,7 +86,7 @@ async def opened(ledger: LedgerClient, call: Call, tool: Tool) -> Opened | Close
         keyed = await ledger.log.latest(ref.thread_ref.keyed.subject)
         try:
             key = ledger.keys.key(ref.thread_ref) if ledger.keys is not None else None
-        except (BadFile, BadInput) as problem:
+        except (BadFile, BadInput, OSError) as problem:
             _log.error("the key of a thread cannot be read", call=str(ref), problem=str(problem))
             return "away"
         if key is None:
@@ -90,7 +103,47 @@ async def opened(ledger: LedgerClient, call: Call, tool: Tool) -> Opened | Close
         except Unopened as problem:
             _log.error("a sealed value is not opened", call=str(ref), problem=str(problem))
             return "unopened"
-    return "misfit" if tool.misfits_opened(arguments) else Opened(arguments, values)
+    return Opened(arguments, values)
+
+
+async def scrubbed[E: e.ToolReturned | e.ToolFailed | e.InDoubt](
+    ledger: LedgerClient, call: Call, outcome: E
+) -> E:
+    """The outcome that a program reports of a call, without what is sealed in the call.
+
+    The program may have opened the values before, so what cannot be opened now is no reason to
+    record its text. A program without a directory of keys has opened nothing.
+
+    Raises:
+        NotOpen: the values cannot be opened at the moment, so nobody can tell whether they are in
+            it.
+    """
+    if ledger.keys is None:
+        return outcome
+    tool = await ledger.tool_of(call)
+    if tool is not None and not tool.declared.sealed:
+        return outcome
+    found = await _opened(ledger, call, tool) if tool is not None else "unopened"
+    if isinstance(found, Opened):
+        return found.scrubbed(outcome)
+    if found == "forgotten":
+        return _withheld(outcome)
+    raise NotOpen(
+        f"the end of {call.ref} is not recorded: what is sealed in the call may be in its text, "
+        f"and cannot be opened with the keys in {ledger.keys.folder}. Restore them and report the "
+        "same again, or record without a reason that the call is in doubt."
+    )
+
+
+def _withheld[E: e.ToolReturned | e.ToolFailed | e.InDoubt](outcome: E) -> E:
+    """The outcome without its text."""
+    match outcome:
+        case e.ToolReturned():
+            return replace(outcome, output=f"It ran. {_WITHHELD}")
+        case e.ToolFailed():
+            return replace(outcome, error=f"It failed. {_WITHHELD}")
+        case _:
+            return replace(outcome, text=f"Nobody knows how it ended. {_WITHHELD}")
 
 
 async def _key_to_seal(ledger: LedgerClient, thread: ThreadRef, tool: Tool, place: str) -> bytes:

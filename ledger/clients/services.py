@@ -12,7 +12,6 @@ after a crash or a lost answer: the slots tell what was done already.
 import asyncio
 import math
 from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from typing import Any, Final, Literal
 
@@ -23,7 +22,7 @@ from ayes.ledger.call import Call
 from ayes.ledger.clients.client import LedgerClient, as_of_the_leader, call_ref, same_content
 from ayes.ledger.clients.proofs import why_unproved
 from ayes.ledger.clients.reviewers import Reviewer
-from ayes.ledger.clients.sealing import CLOSED, opened, with_seals
+from ayes.ledger.clients.sealing import CLOSED, opened, scrubbed, with_seals
 from ayes.ledger.descriptions import FLAWS, already_filled, describe, describe_decision
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
@@ -447,7 +446,8 @@ class Ledger(LedgerClient):
 
         Raises:
             BadInput: neither or both of output and error are given, or a file cannot be recorded.
-            NotOpen: it was never started.
+            NotOpen: it was never started; or what its tool seals cannot be left out, since its key
+                is not here (docs/secrets.md).
             AlreadyFilled: it has ended already.
         """
         ref = call_ref(call)
@@ -459,13 +459,12 @@ class Ledger(LedgerClient):
             if output is not None
             else e.ToolFailed(error=error or "", attempt=max(1, known.attempt))
         )
-        with suppress(NotOpen):  # who cannot open the values cannot have them either
-            outcome = (await self._opened(known)).scrubbed(outcome)
         if not known.starts:
             await self.check(known, ref.client_finished, outcome)
             raise NotOpen(f"{ref} was never started, so it has no outcome. Nothing was recorded.")
         if not known.is_clients:
             raise NotOpen(_not_here(known))
+        outcome = await scrubbed(self, known, outcome)
         posted = self.with_envelope(tracing.about(known, outcome))
         if known.finished is None:
             place = known.end_slot
@@ -491,15 +490,20 @@ class Ledger(LedgerClient):
         For calls that services run themselves, after the process that ran one has died. Executors
         do it by themselves.
 
+        Args:
+            why: for people; what its tool seals is left out, as by `finish`.
+
         Raises:
-            NotOpen: it is not running, or an executor runs it.
+            NotOpen: it is not running, or an executor runs it; or as of `finish`, if there is a
+                `why`.
             AlreadyFilled: its result was recorded meanwhile.
         """
         ref = call_ref(call)
         known = await self.known_call(ref)
         text = why or f"{known.wish.tool} was started, and its result never came."
         place = await self.check_doubt(known)
-        return await self.record(known, place, e.InDoubt(attempt=known.attempt, text=text))
+        doubt = e.InDoubt(attempt=known.attempt, text=text)
+        return await self.record(known, place, await scrubbed(self, known, doubt) if why else doubt)
 
     async def check_doubt(self, call: Call) -> Slot:
         """Refuse to record that nobody knows how a call ended; returns the slot for it.

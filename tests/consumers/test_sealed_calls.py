@@ -18,6 +18,7 @@ from ayes.consumers.effects import Perform
 from ayes.consumers.executor import Executor
 from ayes.consumers.tools import NOT_DONE, Tools
 from ayes.consumers.worker import Worker
+from ayes.ledger import thread_keys
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.sealed_values import commitment, seal
@@ -168,6 +169,126 @@ async def test_a_result_that_a_program_reports_itself_has_no_sealed_value(sealin
     with pytest.raises(AlreadyFilled, match="this very result"):
         await sealing.ledger.finish(FIRST, output=output)
     assert CARD.encode() not in said(sealing)
+
+
+async def started(shop: Shop) -> str:
+    """A call that this program has claimed and opened; returns what its tool says then."""
+    await shop.open("", "", spec())
+    async with shop.gates():
+        await approved(shop)
+    await shop.ledger.start(FIRST)
+    plain = await shop.ledger.opened(FIRST)
+    return f"charged {msgspec.json.decode(plain.arguments)['card']}"
+
+
+def unreadable(keys: ThreadKeys, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys.folder.chmod(0o750)
+
+
+def moved(keys: ThreadKeys, monkeypatch: pytest.MonkeyPatch) -> None:
+    keys.folder.rename(keys.folder.with_name("elsewhere"))
+
+
+def empty(keys: ThreadKeys, monkeypatch: pytest.MonkeyPatch) -> None:
+    moved(keys, monkeypatch)
+    keys.folder.mkdir(mode=0o700)
+
+
+def broken(keys: ThreadKeys, monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_of: Any) -> bytes:
+        raise OSError(5, "Input/output error")
+
+    monkeypatch.setattr(thread_keys, "read_private", failing)
+
+
+def anothers(keys: ThreadKeys, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ThreadKeys, "key", lambda _self, _thread: bytes(32))
+
+
+def undeclared(keys: ThreadKeys, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def none(*_of: Any) -> None: ...
+
+    monkeypatch.setattr(Ledger, "tool_of", none)
+
+
+@pytest.mark.parametrize("become", [unreadable, moved, empty, broken, anothers, undeclared])
+async def test_a_result_is_recorded_only_if_what_is_sealed_can_be_left_out(
+    sealing: Shop, keys: ThreadKeys, become: Any
+):
+    """The program has opened the value, so the text may have it although the key is gone by now."""
+    text = await started(sealing)
+    before = len(sealing.log._raw)
+    with pytest.MonkeyPatch.context() as away:
+        become(keys, away)
+        for report in (
+            sealing.ledger.finish(FIRST, output=text),
+            sealing.ledger.doubt(FIRST, f"Interrupted: {text}"),
+        ):
+            with pytest.raises(NotOpen, match=f"the keys in {keys.folder}. Restore them") as raised:
+                await report
+            assert CARD not in str(raised.value)
+    assert len(sealing.log._raw) == before
+    if (elsewhere := keys.folder.with_name("elsewhere")).exists():
+        elsewhere.replace(keys.folder)
+    keys.folder.chmod(0o700)
+    known = await sealing.ledger.finish(FIRST, output=text)
+    assert known.finished.event.output == f"charged {SEALED}"
+    assert CARD.encode() not in said(sealing)
+
+
+async def test_a_doubt_without_a_reason_needs_no_key(sealing: Shop, keys: ThreadKeys):
+    """Else a call whose keys are lost would never end."""
+    await started(sealing)
+    sealing.ledger.keys = ThreadKeys(keys.folder / "none")
+    assert (await sealing.ledger.doubt(FIRST)).status is Status.IN_DOUBT
+
+
+async def test_a_doubt_has_no_sealed_value(sealing: Shop):
+    text = await started(sealing)
+    known = await sealing.ledger.doubt(FIRST, f"Interrupted: {text}")
+    assert known.finished.event.text == f"Interrupted: charged {SEALED}"
+
+
+@pytest.mark.parametrize(
+    ("told", "recorded"),
+    [
+        (
+            lambda ledger, text: ledger.finish(FIRST, output=text),
+            "It ran. Its text is not recorded",
+        ),
+        (lambda ledger, text: ledger.finish(FIRST, error=text), "It failed. Its text is not"),
+        (lambda ledger, text: ledger.doubt(FIRST, text), "Nobody knows how it ended. Its"),
+    ],
+    ids=["output", "error", "doubt"],
+)
+async def test_after_a_thread_is_forgotten_nothing_is_recorded_of_what_a_program_reports(
+    sealing: Shop, told: Any, recorded: str
+):
+    """It may have opened the value before, and nobody can look for that in its text any more."""
+    text = await started(sealing)
+    await sealing.ledger.append(THREAD.forgetting, e.ForgettingBegan())
+    await told(sealing.ledger, text)
+    assert recorded.encode() in said(sealing)
+    assert CARD.encode() not in said(sealing)
+
+
+async def test_a_result_that_is_reported_again_after_the_thread_is_forgotten_has_no_value(
+    sealing: Shop,
+):
+    """A late result is recorded too."""
+    text = await started(sealing)
+    await sealing.ledger.finish(FIRST, output=text)
+    await sealing.ledger.append(THREAD.forgetting, e.ForgettingBegan())
+    with pytest.raises(AlreadyFilled):
+        await sealing.ledger.finish(FIRST, output=text)
+    assert CARD.encode() not in said(sealing)
+
+
+async def test_a_program_without_keys_reports_what_it_received(sealing: Shop):
+    await started(sealing)
+    sealing.ledger.keys = None
+    known = await sealing.ledger.finish(FIRST, output="charged")
+    assert known.finished.event.output == "charged"
 
 
 def away_once(monkeypatch: pytest.MonkeyPatch, shop: Shop) -> list[str]:
