@@ -2,7 +2,8 @@
 
 The floor of judging is recording the verdict, one durable append after the other on the same
 broker. The policy is that of a company: 200 rules with their own names and patterns, ten of which
-are about the called tool. For contrast it is measured with a condition on each of these ten, too.
+are about the called tool. For contrast it is measured with a condition on each of these ten, and by
+200 rules that are all about it.
 
 The backtest is that of `ayes policy backtest` with the facts in memory: decode requests and
 decisions, combine them, judge, count. Its floor is msgspec's decoding of the same bytes. The facts
@@ -61,8 +62,9 @@ async def measure(log: Log, rounds: int, _scratch: Path) -> list[Result]:
 
 
 async def _judging(ledger: Ledger, log: Log, rounds: int) -> list[Result]:
-    plain, conditional = (
-        Policies(AppliedPolicy(1, company(conditions=one))) for one in (False, True)
+    plain, conditional, broad = (
+        Policies(AppliedPolicy(1, one))
+        for one in (company(conditions=False), company(conditions=True), _about_all_tools())
     )
     thread = ThreadRef("bench", f"judged-{ids.new_id()[:8]}")
     made = 0
@@ -88,6 +90,9 @@ async def _judging(ledger: Ledger, log: Log, rounds: int) -> list[Result]:
     async def with_conditions() -> float:
         return await judged(conditional)
 
+    async def by_all() -> float:
+        return await judged(broad)
+
     async def recorded() -> float:
         nonlocal made
         denied = e.Denied(
@@ -102,6 +107,7 @@ async def _judging(ledger: Ledger, log: Log, rounds: int) -> list[Result]:
 
     times, floors = await in_turns(rounds, ours, recorded)
     beside, plain_times = await in_turns(rounds, with_conditions, ours)
+    all_times, few_times = await in_turns(rounds, by_all, ours)
     version = ledger.log.server_version
     return [
         compared(
@@ -124,6 +130,17 @@ async def _judging(ledger: Ledger, log: Log, rounds: int) -> list[Result]:
             plain_times,
             beside="without conditions",
             better="higher",
+            facts=log.facts,
+            nats_server=version,
+        ),
+        compared(
+            WORKLOAD,
+            f"judging by {RULES} rules about its tool",
+            "us",
+            all_times,
+            few_times,
+            beside=f"by {RULES} rules, {_MATCHING} of them about its tool",
+            better="lower",
             facts=log.facts,
             nats_server=version,
         ),
@@ -159,6 +176,14 @@ def company(*, conditions: bool) -> Policy:
             f"{asks}{when}{scope}"
         )
     return read_policy("\n".join(rules), "company.toml")
+
+
+def _about_all_tools() -> Policy:
+    rules = (
+        f'[[rule]]\nname = "rule {number}"\ntools = ["*"]\nthen = "block"\n'
+        for number in range(RULES)
+    )
+    return read_policy("\n".join(rules), "broad.toml")
 
 
 # ----------------------------------------------------------------------------------------- backtest

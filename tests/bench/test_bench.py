@@ -20,7 +20,7 @@ from ayes.schemas.codec import encode, fact_of
 from bench import logs
 from bench.results import Result, compared, told
 
-WORKLOADS = {"replay": 3, "lake": 9, "analysts": 3, "policy": 5, "history": 3}
+WORKLOADS = {"replay": 3, "lake": 9, "analysts": 3, "policy": 6, "history": 3}
 AT = datetime(2026, 11, 21, 8, 0, tzinfo=UTC)
 
 

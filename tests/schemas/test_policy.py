@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from paths import AIRLINE
 
 from ayes.ledger.clients.reviewers import Ballot
+from ayes.ledger.judging import policy_rules
 from ayes.ledger.judging.policy_rules import NO_RULE, STRICTNESS, About, covers, judge
 from ayes.schemas import conditions
 from ayes.schemas.errors import BadFile
@@ -340,6 +341,18 @@ def test_the_index_by_tool_changes_nothing(rules, priorities, wishes):
         then, shadows, best = scanned(policy, about)
         assert (judged.then, judged.shadows) == (then, shadows)
         assert best is None or judged.rule is best
+
+
+def test_a_rule_about_all_workspaces_and_agents_compares_no_pattern(monkeypatch):
+    """Each rule about a tool is looked at for each call: comparing takes three times as long."""
+
+    def compared(_name, _patterns):
+        raise AssertionError("a pattern was compared")
+
+    policy = read_policy(rule("a", '["*"]'), "x.toml")
+    policy.about("x")
+    monkeypatch.setattr(policy_rules, "is_among", compared)
+    assert judge(policy, About(tool="x", workspace="shop", agent="desk")).rule.name == "a"
 
 
 def test_more_tools_than_are_remembered_are_judged_all_the_same(monkeypatch):
