@@ -753,12 +753,19 @@ class LedgerClient:
         """The passkeys that may have a copy and are not revoked, each with the last vote after
         which its counter did not rise.
         """
+        keys = [
+            key
+            for key in (await self.keys_of(trust)).each.values()
+            if isinstance(key.public, Passkey) and key.confirmed and not key.revoked
+        ]
         found = list[tuple[PersonKey, Fact]]()
-        for key in (await self.keys_of(trust)).each.values():
-            if isinstance(key.public, Passkey) and key.confirmed and not key.revoked:
-                counters = Counters([key])
-                counters.add(await self.read(votes_of(key.person)))
-                found += [(key, vote) for vote in [*counters.fallen.values()][-1:]]
+        for person in dict.fromkeys(key.person for key in keys):
+            votes = await self.read(votes_of(person))
+            for key in keys:
+                if key.person == person:
+                    counters = Counters([key])
+                    counters.add(votes)
+                    found += [(key, vote) for vote in [*counters.fallen.values()][-1:]]
         return found
 
     async def with_signed(

@@ -247,6 +247,24 @@ async def test_a_counter_that_falls_voids_that_vote(site: Site):
         assert await copied_keys(starter, site.trust) == []
 
 
+async def test_the_votes_of_a_person_with_several_passkeys_are_read_once(
+    site: Site, monkeypatch: Any
+):
+    """As `ayes doctor` looks for copies: people may have voted thousands of times."""
+    for _ in range(3):
+        await device(site)
+    await device(site, "ben")
+    read, reading = list[str](), site.log.read
+
+    async def noted(*subjects: str) -> tuple[Fact, ...]:
+        read.extend(subjects)
+        return await reading(*subjects)
+
+    monkeypatch.setattr(site.log, "read", noted)
+    assert await copied_keys(site.ledger, site.trust) == []
+    assert [one for one in read if "vote" in one] == [votes_of("ana"), votes_of("ben")]
+
+
 @pytest.mark.parametrize(
     ("counts", "fell"),
     [
