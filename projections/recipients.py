@@ -49,29 +49,31 @@ from ayes.schemas.times import after, earliest
 MAX_LATE_S: Final = 86_400.0
 
 
+class Recipient(NamedTuple):
+    """A person or room, and how they are reached."""
+
+    to: str
+    #: `channel:address`, in order of preference.
+    contacts: tuple[str, ...]
+    is_room: bool = False
+
+
 class Notification(Struct, frozen=True):
     """A notice for one person or room, not sent yet."""
 
-    to: str
-    is_room: bool
+    recipient: Recipient
     occasion: e.Occasion
     #: Which of several escalations or reminders; 0: the question itself.
     stage: int
-    #: `channel:address`, in order of preference.
-    contacts: tuple[str, ...]
     due: datetime
     #: Whether it is told together with others that are due at the same time.
     in_digest: bool = False
 
-    @property
-    def recipient(self) -> "Recipient":
-        return Recipient(self.to, self.contacts, self.is_room)
-
     def slot(self, call: Call) -> Slot:
         """The slot that says that it was sent."""
         key = f"{self.occasion}-{self.stage}" if self.stage else self.occasion
-        told = call.ref.room_notified if self.is_room else call.ref.notified
-        return told(self.to, key)
+        told = call.ref.room_notified if self.recipient.is_room else call.ref.notified
+        return told(self.recipient.to, key)
 
 
 class _Occasion(NamedTuple):
@@ -82,14 +84,6 @@ class _Occasion(NamedTuple):
     deadline: datetime | None
     #: Whose vote it is.
     voter: str = ""
-
-
-class Recipient(NamedTuple):
-    """The contacts of a person or room, in order of preference."""
-
-    to: str
-    contacts: tuple[str, ...]
-    is_room: bool = False
 
 
 class Situation(Struct, frozen=True):
@@ -164,9 +158,7 @@ def messages(seen: Situation, fact: Fact, then: Policies) -> tuple[Notification,
             needed = _handed_to(call, occasion.stage) if is_handed else call.voters()
             rooms_told += _default_room(seen, needed, told, rooms_told)
         found += [
-            Notification(
-                one.to, one.is_room, occasion.kind, occasion.stage, one.contacts, due, in_digest
-            )
+            Notification(one, occasion.kind, occasion.stage, due, in_digest)
             for one in (*told, *rooms_told)
         ]
     return tuple(one for one in found if is_needed(seen, one))
@@ -193,10 +185,10 @@ def is_needed(seen: Situation, message: Notification) -> bool:
                 return False
             if _was_reminded(call, message):
                 return False
-            return message.is_room or seen.can_help(message.to)
+            return message.recipient.is_room or seen.can_help(message.recipient.to)
         case "in-doubt":
             return call.status is Status.IN_DOUBT and (
-                message.is_room or may_reconcile(call, message.to)
+                message.recipient.is_room or may_reconcile(call, message.recipient.to)
             )
         case "decided" | "expired" | "broken-glass" | "void" | "signed":
             return True
@@ -397,7 +389,7 @@ def _was_reminded(call: Call, message: Notification) -> bool:
     """Whether a question that waited for a digest or quiet hours came after its own reminder."""
     if message.occasion in ("reminder", "handed"):
         return False
-    reminder = Notification(message.to, message.is_room, "reminder", message.stage, (), message.due)
+    reminder = replace(message, occasion="reminder")
     return call.fact_at(reminder.slot(call)) is not None
 
 

@@ -263,7 +263,7 @@ class Notifier:
         if self._channels.push(channel) and message.occasion in QUESTIONS:
             call = call_of(ref, await ledger.read(ref))
             if call.decided or call.withdrawn:  # before anybody knew of this notification
-                await self._close(Closing(call, message.to, channel))
+                await self._close(Closing(call, message.recipient.to, channel))
         return Append(message.slot(call), e.Notified(channel=channel, together=together))
 
     async def _close(self, work: Closing) -> None:
@@ -276,7 +276,7 @@ class Notifier:
         message = work.message
         link = self._link_to(message, call)
         if work.together:
-            listed = DigestEntry(call, message.occasion, link, work.secret, message.to)
+            listed = DigestEntry(call, message.occasion, link, work.secret, message.recipient.to)
             return await self._in_digest(ledger, message, listed)
         asking = call.approval_request
         told = notice(
@@ -284,9 +284,9 @@ class Notifier:
             message.occasion,
             secret=work.secret,
             link=link,
-            to=message.to,
+            to=message.recipient.to,
             may_break_glass=asking is not None
-            and call.people.is_among(message.to, asking.may_break_glass, work.seen.now),
+            and call.people.is_among(message.recipient.to, asking.may_break_glass, work.seen.now),
         )
         return await self._send_first(ledger, message.recipient, told), 1
 

@@ -92,8 +92,8 @@ def notifying_of(
         if not (base := where().rstrip("/")):
             return ""
         asking = call.approval_request
-        if message.is_room or message.occasion not in QUESTIONS or asking is None:
+        if message.recipient.is_room or message.occasion not in QUESTIONS or asking is None:
             return f"{base}/calls/{call.ref}"
-        return open_link(base, action_token(key, message.to, call.ref, asking.digest))
+        return open_link(base, action_token(key, message.recipient.to, call.ref, asking.digest))
 
     return found, link_to

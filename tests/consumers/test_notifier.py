@@ -95,7 +95,11 @@ def sending(port: EventLog, channels: Channels) -> Iterator[tuple[Worker, Worker
     now, later = (
         Worker(
             Ledger(port, author),
-            Notifier(channels, later=later, link_to=lambda message, _: f"https://x/{message.to}"),
+            Notifier(
+                channels,
+                later=later,
+                link_to=lambda message, _: f"https://x/{message.recipient.to}",
+            ),
             concurrency=CONCURRENCY,
         )
         for later in (False, True)
@@ -250,7 +254,7 @@ async def test_each_is_judged_again_at_the_moment_of_sending(shop, port, inboxes
             await shop.asked()
             asked = (await shop.ledger.read(FIRST))[-1]
             seen = await sender.load(shop.ledger, asked)
-            sending = {one.message.to: one for one in seen.due}
+            sending = {one.message.recipient.to: one for one in seen.due}
             assert set(sending) == {"ana", "ben", "cy"}
             await shop.ledger.reviewer("ana").approve(FIRST)
             assert await sender.execute(shop.ledger, sending["ana"]) is None

@@ -11,7 +11,14 @@ from ayes.ledger.judging.grants import delegations_of
 from ayes.ledger.judging.policies import AppliedPolicy, Policies
 from ayes.ledger.people import People, people_of
 from ayes.ledger.validity import call_of
-from ayes.projections.recipients import MAX_LATE_S, Notification, Situation, is_needed, messages
+from ayes.projections.recipients import (
+    MAX_LATE_S,
+    Notification,
+    Recipient,
+    Situation,
+    is_needed,
+    messages,
+)
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadFile
@@ -87,8 +94,8 @@ class Told(Story):
 def brief(found: tuple[Notification, ...]) -> set[str]:
     """`ana asked mail`: who, on which occasion, through which channel first; rooms with a #."""
     return {
-        f"{'#' if one.is_room else ''}{one.to} {one.occasion}{one.stage or ''} "
-        f"{one.contacts[0].partition(':')[0]}"
+        f"{'#' if one.recipient.is_room else ''}{one.recipient.to} {one.occasion}{one.stage or ''} "
+        f"{one.recipient.contacts[0].partition(':')[0]}"
         for one in found
     }
 
@@ -155,7 +162,7 @@ def test_a_route_says_who_is_told_through_what(policy, expected):
 )
 def test_only_who_can_help_is_asked(asking, expected):
     """A person who cannot decide is not asked: not a voter, excluded, or the requester."""
-    assert {one.to for one in Told(**asking).found(CONTACTS)} == expected
+    assert {one.recipient.to for one in Told(**asking).found(CONTACTS)} == expected
 
 
 @pytest.mark.parametrize(
@@ -175,7 +182,7 @@ def test_nobody_is_reminded_of_what_they_cannot_change(asking, votes, expected):
         story.vote(who, verdict)
     remind = '[[notify]]\non = ["reminder"]\nremind_before_s = 60\n'
     found = story.found(CONTACTS + remind, of=1)
-    assert {one.to for one in found} == expected
+    assert {one.recipient.to for one in found} == expected
     assert {one.due for one in found} == {story.facts[1].recorded_at + timedelta(seconds=540)}
 
 
@@ -186,12 +193,15 @@ def test_a_delegate_is_asked_too():
     given = e.Delegated(to="olga", starts_at=START - day, ends_at=START + day)
     delegations = delegations_of([Fact(1, START, ref.given, given)])
     both = Told(voters=("ana",)).found(CONTACTS, given=delegations)
-    assert {one.to for one in both} == {"ana", "olga"}
+    assert {one.recipient.to for one in both} == {"ana", "olga"}
     voted = Told(voters=("ana",), votes_needed=2).vote("ana")
     assert not voted.found(CONTACTS, of=1, given=delegations)
     handed = Told(voters=("ana", "ben"))
     handed.put(CALL.handed_by("ben", 1), e.HandedOver(to="ana"))
-    assert {one.to for one in handed.found(CONTACTS, given=delegations)} == {"ana", "olga"}
+    assert {one.recipient.to for one in handed.found(CONTACTS, given=delegations)} == {
+        "ana",
+        "olga",
+    }
 
 
 def test_an_account_is_its_person():
@@ -348,8 +358,8 @@ def test_what_was_told_is_not_told_again():
 
 def test_a_person_with_the_name_of_a_room_has_a_slot_of_their_own():
     """Telling the room does not count as telling the person."""
-    person = Notification("ops", False, "asked", 0, (), START)
-    room = Notification("ops", True, "asked", 0, (), START)
+    person = Notification(Recipient("ops", ()), "asked", 0, START)
+    room = Notification(Recipient("ops", (), is_room=True), "asked", 0, START)
     assert person.slot(Told().call) != room.slot(Told().call)
 
 
@@ -415,9 +425,11 @@ def test_a_question_after_its_reminder_is_not_sent():
     """Whoever was reminded before the digest came does not hear of the same question again."""
     story = Told(expires_in_s=7200)
     text = f"{CONTACTS}[[notify]]\ndigest_s = 3600\nremind_before_s = 7000"
-    asked = [one for one in story.found(text) if one.occasion == "asked" and one.to == "ana"]
+    [asked] = [
+        one for one in story.found(text) if one.occasion == "asked" and one.recipient.to == "ana"
+    ]
     story.put(CALL.notified("ana", "reminder"), e.Notified(channel="mail"))
-    assert not is_needed(Situation(story.call, policies(text), START + SOON), asked[0])
+    assert not is_needed(Situation(story.call, policies(text), START + SOON), asked)
 
 
 def test_the_organisation_has_the_last_word_about_addresses():
@@ -426,7 +438,7 @@ def test_the_organisation_has_the_last_word_about_addresses():
     found = Told().found(CONTACTS, theirs)
     assert found == ()
     found = Told().found(f"{CONTACTS}[[notify]]", theirs)
-    assert {one.contacts[0] for one in found} == {"mail:ana@corp.example", "push:ben"}
+    assert {one.recipient.contacts[0] for one in found} == {"mail:ana@corp.example", "push:ben"}
 
 
 @pytest.mark.parametrize(
