@@ -7,6 +7,10 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
+
+#: The end of the name of a temporary file, as `mkstemp` makes it.
+_RANDOM: Final = "[a-z0-9_]" * 8
 
 
 def is_there(file: Path) -> bool:
@@ -33,6 +37,16 @@ def write_new(file: Path, content: bytes) -> None:
         _sync(temporary)
         file.hardlink_to(temporary)  # unlike a rename, it replaces nothing
         _sync(file.parent)
+
+
+def remove_unfinished(folder: Path, name: str = "*") -> None:
+    """Remove what is left of files that were being written there as their writer was killed.
+
+    Args:
+        name: of the files, which nobody else writes at the moment.
+    """
+    for left in folder.glob(f".{name}-{_RANDOM}"):
+        left.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -8,7 +8,8 @@
     seal/copied            how many facts the copier has found or put in its bucket, for `doctor`
 
 A file is whole or absent, and a tile never changes. So a process may be killed at any moment, and
-a tile that would be another one shows that the log has changed.
+a tile that would be another one shows that the log has changed. What a killed sealer has left is
+removed by the next one, which is alone; each directory of tiles as it writes there.
 """
 
 import asyncio
@@ -34,9 +35,11 @@ from ayes.ledger.seal import (
 )
 from ayes.ops.key_files import named_key, write_key
 from ayes.schemas.errors import BadFile, BadInput
-from ayes.schemas.files import write_atomically
+from ayes.schemas.files import remove_unfinished, write_atomically
 
 KEY: Final = "seal.key"
+#: The files beside the tiles that the sealer writes.
+_SEALERS: Final = ("checkpoint", "witnessed", "policy")
 #: How often a second sealer looks whether the first one has ended.
 _LOOK_S: Final = 0.5
 
@@ -106,6 +109,7 @@ class SealFiles:
         file = self.folder / tile.path
         if not file.exists():
             file.parent.mkdir(parents=True, exist_ok=True)
+            remove_unfinished(file.parent)
             write_atomically(file, tile.hashes)
         elif file.read_bytes() != tile.hashes:
             raise BadFile(
@@ -163,6 +167,8 @@ class SealFiles:
         try:
             while not _locked(lock):  # noqa: ASYNC110 - another process releases it
                 await asyncio.sleep(_LOOK_S)
+            for name in _SEALERS:  # the copier, which may be at work, writes its own
+                remove_unfinished(self.folder, name)
             yield
         finally:
             os.close(lock)

@@ -324,6 +324,23 @@ def test_no_tile_changes_of_a_sealer_that_is_killed_at_each_file(tmp_path):
     assert half
 
 
+async def test_a_sealer_removes_what_killed_ones_left(tmp_path, monkeypatch):
+    """It is alone, so nobody writes these any more; the copier's own may be in use."""
+    monkeypatch.setattr(sealing, "EVERY_S", 0.0)
+    await seal(facts(100), tmp_path)
+    left = ["checkpoint", "witnessed", "policy", "tile/0/000", "tile/0/000.p/7"]
+    for name in (*left, "copied"):
+        file = tmp_path / "seal" / name
+        file.with_name(f".{file.name}-ab_de0gh").write_text("half")
+    (tmp_path / "seal" / ".checkpoint-mine").write_text("a person's")
+    running = asyncio.create_task(sealer(facts(300), tmp_path).run())
+    await until(lambda: "300" in read_note(tmp_path))
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    found = {one.name for one in (tmp_path / "seal").rglob(".*")}
+    assert found == {".copied-ab_de0gh", ".checkpoint-mine"}
+
+
 async def test_of_two_sealers_one_waits_until_the_other_has_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(sealing, "EVERY_S", 0.0)
     monkeypatch.setattr(seal_files, "_LOOK_S", 0.0)
