@@ -39,7 +39,7 @@ from ayes.ledger.validity import voids
 from ayes.ops.inspection.checks import copied_keys
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.errors import BadInput, NotAllowed
+from ayes.schemas.errors import AlreadyFilled, BadInput, NotAllowed
 from ayes.schemas.slots import KEYS, CallRef, DelegationRef, GrantRef, key_slot, votes_of
 
 pytestmark = pytest.mark.log("memory")
@@ -227,6 +227,8 @@ async def test_a_counter_that_falls_voids_that_vote(site: Site):
         await site.ledger.append(SECOND.vote("ana"), copied)
         await site.decided(e.Approved, SECOND)
         assert await why_void(site, first) == FELL
+        with pytest.raises(AlreadyFilled):  # as after each vote that does not count
+            await console(site).deny(FIRST)
         # Whoever has the gate's login lets nothing run on it either.
         approved = (await site.ledger.call(SECOND)).approval
         digest = (await site.ledger.call(FIRST)).digest
