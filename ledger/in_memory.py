@@ -39,7 +39,7 @@ from ayes.ledger.log import (
 )
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BrokerAway, LedgerFull
-from ayes.schemas.slots import CallRef, Slot
+from ayes.schemas.slots import ROOT, CallRef, Slot
 
 #: The largest answer of a broker (ADR-31).
 _FEW = 1000
@@ -155,6 +155,13 @@ class Memory:
                 ]
                 if wanted:
                     yield wanted
+
+    async def scan(
+        self, start: int, subjects: str = f"{ROOT}.>"
+    ) -> AsyncGenerator[list[RawMessage]]:
+        every = (self._raw[place] for place in self._places(subjects))
+        if found := [one for one in every if one.seq >= start]:
+            yield found
 
     async def raw(
         self, start: int, subjects: tuple[str, ...] = (), *, until_end: bool
@@ -341,6 +348,14 @@ class Lagging:
             async for batch in batches:
                 self._advance(batch[-1].seq)
                 yield batch
+
+    async def scan(
+        self, start: int, subjects: str = f"{ROOT}.>"
+    ) -> AsyncGenerator[list[RawMessage]]:
+        async with aclosing(self.log.scan(start, subjects)) as pages:
+            async for page in pages:
+                self._advance(page[-1].seq)
+                yield page
 
     async def raw(
         self, start: int, subjects: tuple[str, ...] = (), *, until_end: bool

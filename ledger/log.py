@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ayes.ledger import seal
 from ayes.schemas.codec import Fact
-from ayes.schemas.slots import CallRef, Slot
+from ayes.schemas.slots import ROOT, CallRef, Slot
 
 
 class Recorded(Struct, frozen=True):
@@ -443,6 +443,10 @@ class EventLog(FactReader, Deliveries, Buckets, Files, Live, Protocol):
 
     async def clock(self) -> datetime:
         """The time on the broker's clock, which `recorded_at` uses."""
+        ...
+
+    def scan(self, start: int, subjects: str = f"{ROOT}.>") -> AsyncGenerator[list[RawMessage]]:
+        """The messages from that number to the end, in pages; unlike `raw` without a consumer."""
         ...
 
     def raw(

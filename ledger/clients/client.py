@@ -93,7 +93,7 @@ from ayes.ledger.trust import Trust
 from ayes.ledger.validity import call_of, refusal
 from ayes.schemas import events as e
 from ayes.schemas import ids
-from ayes.schemas.codec import Fact, encode
+from ayes.schemas.codec import Fact, encode, fact_of
 from ayes.schemas.content import by_digest
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import (
@@ -153,9 +153,6 @@ _CATCH_UP_S: Final = 2.0
 _CALLS_AT_ONCE: Final = 100
 #: Votes whose signatures are judged before others may go on: some 20 ms.
 _VOTES_AT_ONCE: Final = 100
-#: Up to so many votes of a person, all of them are read again: that is quicker than a consumer for
-#: the later ones.
-_FEW_VOTES: Final = 200
 #: How often a decision is taken anew because the call changed meanwhile.
 _CHANGES: Final = 5
 #: Files may have been swept if a fact is recorded so long after them, or later (`ops/files.py`).
@@ -738,15 +735,16 @@ class LedgerClient:
         if (known := self._counters.get(person)) is not None and known.keys == counters.keys:
             counters = known
         self._counters[person] = counters
-        if counters.last < vote.seq and counters.count > _FEW_VOTES:
-            async with aclosing(self.replay(counters.last + 1, votes_of(person))) as later:
-                async for one in later:
-                    counters.add([one])
+        if 0 < counters.last < vote.seq:
+            async with aclosing(self.log.scan(counters.last + 1, votes_of(person))) as pages:
+                later = [
+                    fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
+                    async for page in pages
+                    for raw in page
+                ]
+            await _judge(counters, later)
         if counters.last < vote.seq:
-            votes = await self.read(votes_of(person), must_include=vote.slot)
-            for some in batched(votes, _VOTES_AT_ONCE, strict=False):
-                counters.add(some)
-                await asyncio.sleep(0)  # others need not wait for all of them
+            await _judge(counters, await self.read(votes_of(person), must_include=vote.slot))
         return counters
 
     async def copied(self, trust: Trust) -> list[tuple[PersonKey, Fact]]:
@@ -1062,3 +1060,10 @@ def _policy_named(call: Call) -> Slot:
     is_organisations = asking is not None and asking.organisation
     version = asking.policy_version if asking is not None else 0
     return policy_slot(ORGANISATION if is_organisations else call.ref.workspace, version)
+
+
+async def _judge(counters: Counters, votes: Iterable[Fact]) -> None:
+    """Add votes in parts, so that others need not wait for all of them."""
+    for some in batched(votes, _VOTES_AT_ONCE, strict=False):
+        counters.add(some)
+        await asyncio.sleep(0)

@@ -223,6 +223,20 @@ async def test_replay_gives_everything_once_in_order_and_ends(ledger: Ledger):
     assert [fact async for fact in ledger.replay(51)] == []
 
 
+async def test_a_scan_gives_what_is_there_from_a_number_on(ledger: Ledger):
+    """Also a single subject, or those that wildcards name."""
+    for number in range(9):
+        await ledger.append(THREAD.said(f"m{number}"), e.Said(role="user", text=str(number)))
+
+    async def scanned(start: int, subjects: str = "ledger.>") -> list[int]:
+        return [raw.seq async for page in ledger.log.scan(start, subjects) for raw in page]
+
+    assert await scanned(1) == [*range(1, 10)]
+    assert await scanned(7, THREAD.subjects) == [7, 8, 9]
+    assert await scanned(2, THREAD.said("m3").subject) == [4]
+    assert await scanned(5, THREAD.said("m3").subject) == []
+
+
 async def test_watch_goes_on_with_what_comes(ledger: Ledger):
     """Watching gives what is there and then what comes, each once."""
     await ledger.append(THREAD.said("m0"), e.Said(role="user", text="0"))

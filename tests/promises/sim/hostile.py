@@ -41,7 +41,7 @@ from ayes.ledger.log import (
 from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BrokerAway
-from ayes.schemas.slots import CallRef, Slot
+from ayes.schemas.slots import ROOT, CallRef, Slot
 
 #: How long a request without an answer is waited for.
 PATIENCE_S = 5.0
@@ -305,6 +305,14 @@ class Connection(Lagging):
             async for batch in batches:
                 await self._received()
                 yield batch
+
+    async def scan(
+        self, start: int, subjects: str = f"{ROOT}.>"
+    ) -> AsyncGenerator[list[RawMessage]]:
+        async with aclosing(super().scan(start, subjects)) as pages:
+            async for page in pages:
+                await self._received()
+                yield page
 
     async def raw(
         self, start: int, subjects: tuple[str, ...] = (), *, until_end: bool
