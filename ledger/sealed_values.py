@@ -22,7 +22,7 @@ from urllib.parse import quote, quote_plus
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
-from msgspec.structs import replace
+from msgspec.structs import astuple, replace
 
 from ayes.schemas import events as e
 from ayes.schemas import strict_json
@@ -57,7 +57,8 @@ class Opened:
 
     def scrubbed[E: e.ToolReturned | e.ToolFailed | e.InDoubt](self, outcome: E) -> E:
         """The outcome with `SEALED`, or stars, in the place of each value that was sealed and is in
-        its texts: as it was written, or as JSON, Python or a URL has it. Files are not looked into.
+        its texts and links: as it was written, or as JSON, Python or a URL has it. Files are not
+        looked into.
         """
         match outcome:
             case e.ToolReturned():
@@ -70,12 +71,26 @@ class Opened:
     def _without(self, output: e.Content) -> e.Content:
         if isinstance(output, str):
             return self.said(output)
-        return tuple(
-            replace(one, text=self.said(one.text))
-            if isinstance(one, e.Text)
-            else replace(one, name=self.said(one.name))
-            for one in output
-        )
+        return tuple(self._part_without(one) for one in output)
+
+    def _part_without(self, part: e.Text | e.Media) -> e.Text | e.Media:
+        if isinstance(part, e.Text):
+            return replace(
+                part,
+                text=self.said(part.text),
+                citations=tuple(
+                    e.Citation(*map(self.said, astuple(one))) for one in part.citations
+                ),
+            )
+        match source := part.source:
+            case e.Linked(url=url):
+                source = replace(source, url=self.said(url))
+            case e.Uploaded(id=id_):
+                source = replace(source, id=self.said(id_))
+            case _:
+                pass
+        name, detail = self.said(part.name), self.said(part.detail)
+        return replace(part, source=source, name=name, detail=detail)
 
     def said(self, text: str) -> str:
         """A text in the same way."""

@@ -214,12 +214,23 @@ def test_a_value_is_recognised_as_errors_cite_it(said: str):
     assert SEALED in plain.said(said)
 
 
-def test_the_name_of_a_file_is_a_text_too():
-    file = e.Media("text/plain", e.Inline("aGk="), "receipt of 4111-1111.txt")
-    outcome = e.ToolReturned(output=(e.Text("see"), file))
-    scrubbed = Opened("{}", {"/card": '"4111-1111"'}).scrubbed(outcome)
-    assert scrubbed.output[1].name == "receipt of (sealed).txt"
-    assert scrubbed.output[1].source == file.source
+def test_what_is_said_of_a_file_or_a_source_is_a_text_too():
+    card = "4111-1111"
+    parts = (
+        e.Text("see", (e.Citation(f"https://x/{card}", card, card, "p", card),)),
+        e.Media("text/plain", e.Inline("aGk="), f"receipt of {card}.txt", card),
+        e.Media("image/png", e.Linked(f"https://x/?card={card}")),
+        e.Media("image/png", e.Uploaded("p", f"file-{card}")),
+        e.Media("image/png", e.Stored("0" * 64, 2)),
+    )
+    scrubbed = Opened("{}", {"/card": f'"{card}"'}).scrubbed(e.ToolReturned(output=parts))
+    assert scrubbed.output == (
+        e.Text("see", (e.Citation(f"https://x/{SEALED}", SEALED, SEALED, "p", SEALED),)),
+        e.Media("text/plain", e.Inline("aGk="), f"receipt of {SEALED}.txt", SEALED),
+        e.Media("image/png", e.Linked(f"https://x/?card={SEALED}")),
+        e.Media("image/png", e.Uploaded("p", f"file-{SEALED}")),
+        parts[-1],
+    )
 
 
 def test_keys_are_not_of_a_kind_that_repeats():
