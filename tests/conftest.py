@@ -35,6 +35,14 @@ if sys.dont_write_bytecode:
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
     os.environ["PYTHONPYCACHEPREFIX"] = sys.pycache_prefix
 
+# The files of a test go to memory where there is enough of it: brokers make a million of them. What
+# a power failure may take is tried on disks of their own (tests/promises/chaos/test_power.py).
+_MEMORY = Path("/dev/shm")
+if os.access(_MEMORY, os.W_OK):
+    _here = os.statvfs(_MEMORY)
+    if _here.f_bavail * _here.f_frsize > 8 << 30 and not _here.f_flag & os.ST_NOEXEC:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
 # How long an example takes says how busy the machine is. Each run tries others.
 settings.register_profile(
     "any machine", max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow]

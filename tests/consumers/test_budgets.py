@@ -668,6 +668,7 @@ class CountingGate(Gate):
         return await super().load(ledger, handed)
 
 
+@pytest.mark.long
 @pytest.mark.log("jetstream")
 async def test_a_crowd_does_not_read_a_sum_in_vain(shop: Shop, monkeypatch: pytest.MonkeyPatch):
     """Of all that compete for a slot one wins, and the others have read the series for nothing. So

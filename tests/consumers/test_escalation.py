@@ -16,6 +16,7 @@ import pytest
 import running
 from chain import DONE, REFUND, kinds, talking
 from chain import FIRST as WISHED
+from long import IN_MEMORY_FIRST
 from shop import FIRST, SECOND, THIRD, Shop, rule
 from shop import REFUND as TOOL
 from simulated_time import simulated
@@ -406,7 +407,7 @@ async def test_a_word_that_was_ended_gives_no_vote(shop: Shop):
     assert (await shop.decided(e.Approved, SECOND)).on_behalf_of == {"ben": "ana"}
 
 
-@pytest.mark.log("memory", "jetstream")
+@IN_MEMORY_FIRST
 @pytest.mark.parametrize("is_given_before", [True, False])
 @pytest.mark.parametrize(
     ("bar", "why"),

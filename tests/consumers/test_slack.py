@@ -3,7 +3,6 @@ and what it does not (B27, B29, B36, B39, B40, B75).
 """
 
 import asyncio
-import logging
 import re
 import time
 from contextlib import asynccontextmanager
@@ -13,6 +12,7 @@ import pytest
 import pytest_asyncio
 from aiohttp import web
 from brokers import running
+from heard import logged
 from slack_stand_in import APP_TOKEN, BOT_TOKEN, CHANNEL, TEAM, slack_stand_in
 from until import recorded, until
 
@@ -697,9 +697,9 @@ async def test_the_last_change_is_right_whoever_makes_it(site, slack):
     assert "was approved" in message["text"]
 
 
-async def test_no_log_has_a_token(site, slack, caplog):
+async def test_no_log_has_a_token(site, slack):
     """Neither ours nor the library's, however much is logged."""
-    with caplog.at_level(logging.DEBUG):
+    with logged() as written:
         async with alone(site):
             _, message = await site.ask("logged")
             await slack.click(message, APPROVE, "U0ANA")
@@ -707,4 +707,4 @@ async def test_no_log_has_a_token(site, slack, caplog):
             await slack.refresh()
             await slack.until(lambda: slack.sockets)
     for token in (BOT_TOKEN, APP_TOKEN, "ticket="):
-        assert token not in caplog.text
+        assert token not in written.getvalue()

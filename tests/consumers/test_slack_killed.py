@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 import pytest
 from aiohttp import web
 from brokers import running
+from long import sampled
 from program import AYES, Started, environment, up
 from sections import settings_file
 from slack_stand_in import APP_TOKEN, BOT_TOKEN, CHANNEL, TEAM, slack_stand_in
@@ -58,7 +59,7 @@ async def worker(store, settings, log):
         process.stdout.close()
 
 
-@pytest.mark.parametrize("decided", [False, True])
+@pytest.mark.parametrize("decided", sampled([False, True], True))
 async def test_a_message_that_was_not_recorded_is_found(tmp_path, decided):
     """A worker posts and is killed before it knows; the next one finds the message, records it and
     has it say what is so: by then the call may be decided. No log has a token.

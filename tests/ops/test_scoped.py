@@ -307,7 +307,7 @@ def questions(login):
 
 
 @shared
-@pytest.mark.parametrize("login", sampled(TENANTS, f"service-{OURS}", "ana"))
+@pytest.mark.parametrize("login", sampled(TENANTS, f"service-{OURS}"))
 async def test_nothing_of_another_tenant_is_answered(server, login):
     """Whatever it asks the JetStream API for, by whatever prefix (B34, I9)."""
     async with tenant(server, login) as who:
@@ -319,6 +319,7 @@ async def test_nothing_of_another_tenant_is_answered(server, login):
         assert len(asked) > 5_000
 
 
+@pytest.mark.long
 @shared
 async def test_the_word_would_be_seen(server):
     """The same questions, by a login that has both: it is answered everything."""

@@ -16,6 +16,7 @@ from formats import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+from long import sampled
 from stories import REF, disorder
 
 from ayes.projections.formats import FORMATS
@@ -88,7 +89,7 @@ def test_a_growing_history_is_written_with_the_same_beginning(name, data):
         assert written(name, whole)[: len(same)] == same
 
 
-@EVERY
+@pytest.mark.parametrize("name", sampled(FORMATS, *[*FORMATS][:2]))
 def test_recorded_conversations_go_out_whole(name):
     """150 real GPT-4o conversations: nothing is wrong with them, and every output stands in the
     payload, in its order (B1, B20).

@@ -1,5 +1,9 @@
-"""What is logged, at every level: by default the tests' loggers drop all of it."""
+"""What is logged, at every level: by default the tests' loggers drop all of it, and pytest's plugin
+that keeps the log of each test, for a fiftieth of all time, is off.
+"""
 
+import io
+import logging
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
@@ -22,3 +26,17 @@ def heard() -> Iterator[list[MutableMapping[str, Any]]]:
     with pytest.MonkeyPatch.context() as patch, capture_logs() as lines:
         patch.setattr(logs._Logger, "_logger", every)
         yield lines
+
+
+@contextmanager
+def logged() -> Iterator[io.StringIO]:
+    """What libraries log in this block with `logging`."""
+    written, root = io.StringIO(), logging.getLogger()
+    handler, level = logging.StreamHandler(written), root.level
+    root.addHandler(handler)
+    root.setLevel(logging.DEBUG)
+    try:
+        yield written
+    finally:
+        root.setLevel(level)
+        root.removeHandler(handler)

@@ -14,6 +14,7 @@ import pytest
 import pytest_asyncio
 from bank import Bank
 from brokers import running
+from long import sampled
 from msgspec.structs import replace
 from shop import rule
 
@@ -236,7 +237,7 @@ class Thief:
 
 
 @shared
-@pytest.mark.parametrize("name", THIEVES)
+@pytest.mark.parametrize("name", sampled(THIEVES, "executor", "gate and console"))
 async def test_nothing_runs_that_nobody_signed(bank: Bank, name: str):
     """Votes, decisions, questions, policies, stages, grants, delegations, keys and claims that are
     forged.

@@ -51,7 +51,7 @@ FOUND_BY = {
 
 
 #: Bugs that the first seeds find in a second or two; of these `make test` plants every twelfth.
-QUICKLY_FOUND = [bug for bug in bugs.ALL if FOUND_BY.get(bug, 1) < 3][::12]
+QUICKLY_FOUND = [bug for bug in bugs.ALL if FOUND_BY.get(bug, 1) < 3][:1]
 
 
 def whole(*seeds: str) -> None:
