@@ -18,7 +18,7 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import AppendResult, Recorded
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import STORED, ensure
+from ayes.ledger.nats.streams import LEAST_BYTES, MAX_BYTES_OF, STORED, ensure
 from ayes.ledger.tool_runner import run_tool
 from ayes.ops.files import sweep
 from ayes.projections import history as projected
@@ -298,8 +298,12 @@ async def test_two_writers_of_one_file_both_succeed(ledger: Ledger):
 
 
 @pytest.mark.log("jetstream")
-async def test_without_a_store_nothing_is_recorded_and_it_is_said(ledger: Ledger):
+async def test_without_a_store_nothing_is_recorded_and_it_is_said(
+    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+):
     """As on a broker that an earlier program set up, or whose disk had no room for it."""
+    # As much as there is room for on any disk.
+    monkeypatch.setitem(MAX_BYTES_OF, STORED, LEAST_BYTES)
     assert isinstance(ledger.log, JetStream)
     await ledger.log.api.call(f"STREAM.DELETE.{STORED}")
     with pytest.raises(LedgerFull, match="has no store of files"):

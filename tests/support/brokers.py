@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -19,7 +19,6 @@ from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.streams import DURABLES, ensure
 from ayes.ops.broker import server as broker_server
-from ayes.ops.broker.config import server_config
 from ayes.ops.broker.server import EmbeddedServer, adopt, find_binary
 
 
@@ -85,7 +84,6 @@ def cheap_starts() -> Iterator[None]:
 
     * Each nats-server is asked for its version once.
     * They collect no garbage before they have 40 MB.
-    * Their limit is not what is free where their files are, which may be memory.
     * The kernel is not asked to end them with this process. For that Python would fork, rather than
       share its memory with the child until that is another program; to copy the page tables of a
       test process takes 30 ms. `left_brokers.py` ends them.
@@ -93,7 +91,6 @@ def cheap_starts() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch, ExitStack() as stack:
         patch.setattr(broker_server, "_version", functools.cache(broker_server._version))
         patch.setenv("GOGC", "1000")
-        patch.setattr(broker_server, "server_config", _roomy)
         if sys.platform == "linux":
             mark = f"STARTED_BY_TESTS={os.getpid()}"
             patch.setenv(*mark.split("="))
@@ -104,11 +101,6 @@ def cheap_starts() -> Iterator[None]:
             ending = subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
             stack.enter_context(ending)
         yield
-
-
-def _roomy(*args: Any, **named: Any) -> str:
-    written = server_config(*args, **named)
-    return written.replace("jetstream {\n", "jetstream {\n  max_file_store: 64GB\n")
 
 
 @asynccontextmanager
