@@ -80,6 +80,7 @@ READER_GONE_S: Final = 300
 ALARM: Final = 0.8
 #: "insufficient storage resources available": there is less space than a stream would reserve.
 _NO_ROOM: Final = 10047
+_NO_PEERS: Final = 10005
 #: The bounds that `ensure` updates on an existing stream.
 BOUNDS: Final = ("max_bytes", "max_consumers", "consumer_limits")
 
@@ -552,13 +553,22 @@ async def _ensure(requests: Api, what: str, body: dict[str, Any]) -> None:
             raise
 
 
+def _lacks_room(problem: ApiError) -> bool:
+    """One server says so by a code of its own. A cluster has one for all reasons why no node takes
+    a stream.
+    """
+    return problem.err_code == _NO_ROOM or (
+        problem.err_code == _NO_PEERS and "insufficient storage" in problem.description
+    )
+
+
 async def fitting(requests: Api, change: str, body: dict[str, Any], *, exactly: bool) -> None:
     """Have the broker make a change; if it lacks space for `max_bytes`, with half as many."""
     while True:
         try:
             await requests.call(change, body)
         except ApiError as problem:
-            if problem.err_code != _NO_ROOM:
+            if not _lacks_room(problem):
                 raise BrokerRefused(
                     f"{problem} It must be nats-server {version_text()} or newer, with JetStream, "
                     "and these credentials must be an administrator's."

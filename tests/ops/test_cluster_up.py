@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from disk import small_disk
 from program import approvals, started
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
-from ayes.ledger.nats.streams import described, info
+from ayes.ledger.nats.streams import LEAST_BYTES, described, info
 from ayes.ops.broker import server
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.cluster import local
@@ -206,3 +207,15 @@ async def test_what_the_nodes_refuse_is_said_once_the_wait_for_a_leader_is_over(
     monkeypatch.setattr(local, "_ELECTION_S", 0.0)
     with pytest.raises(BrokerRefused, match="insufficient storage"):
         await LocalCluster(tmp_path / "store").declare()
+
+
+@pytest.mark.long
+async def test_a_small_disk_is_shared_among_the_streams_of_a_cluster(tmp_path):
+    """The nodes say in other words than one server that they have no room."""
+    with small_disk(tmp_path / "disk", 1 << 30) as disk:
+        async with LocalCluster(disk.path / "cluster", sync="2m") as nodes:
+            await nodes.declare()
+            async with Ledger.connect(nodes.store.path, role="admin") as admin:
+                found = await info(admin.log.api, "STREAM.INFO.LEDGER")
+    assert found is not None
+    assert LEAST_BYTES <= found["config"]["max_bytes"] < 1 << 30

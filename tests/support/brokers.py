@@ -61,7 +61,9 @@ def _write(declared: _Tree, store: Store) -> None:
 
 
 async def _declare(ack_wait_s: float, also: tuple[str, ...]) -> _Tree:
-    with TemporaryDirectory(prefix="declared-") as made:
+    # Where the tests' files are: the limits of the streams fit what is free there.
+    folder = os.environ.get("PYTEST_DEBUG_TEMPROOT")
+    with TemporaryDirectory(prefix="declared-", dir=folder) as made:
         path = Path(made)
         async with EmbeddedServer(path, sync="2m") as server:
             connection = Connection(server.store.login("admin"))
