@@ -15,5 +15,6 @@ async def cluster(path: Path, *people: str) -> AsyncGenerator[LocalCluster]:
     They flush to disk every two minutes, as the broker of `brokers.running`.
     """
     async with LocalCluster(path / "cluster", people=people, sync="2m") as running:
-        await running.declare(also=tuple(DURABLES))
+        # Three times so much is on one disk.
+        await running.declare(also=tuple(DURABLES), max_bytes=2 << 30)
         yield running
