@@ -35,7 +35,18 @@ STREAMS = ("LEDGER", "TIMERS", "PARKED", "KV_pending")
 def ready(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
     """The ready message of a running cluster."""
     store = tmp_path_factory.mktemp("cluster") / "store"
-    with started("cluster", "up", "--store", store, "--people", "ana", "--json") as process:
+    command = [
+        "cluster",
+        "up",
+        "--store",
+        store,
+        "--people",
+        "ana",
+        "--max-bytes",
+        "2GiB",
+        "--json",
+    ]
+    with started(*command) as process:
         assert process.stdout
         assert process.stderr
         line = process.stdout.readline()

@@ -542,7 +542,7 @@ async def test_a_cluster_lists_its_logins(tmp_path):
         return ended
 
     async with LocalCluster(path, sync="2m") as cluster:
-        await cluster.declare()
+        await cluster.declare(max_bytes=2 << 30)
         made = await ayes("auth", "add", "billing", "--role", "service", "--out", file)
         assert "This broker lists its logins: write accounts.conf of each server anew" in made.err
         assert "Until then this key is refused." in made.err
