@@ -735,7 +735,8 @@ class LedgerClient:
         """The call with what its signed votes are judged by, if signed votes are wanted."""
         decided = call.decided.seq if call.decided is not None else None
         is_wanted = trust.wants_signed(call.ref.workspace, decided)
-        if not (call.votes and (call.wants_signed or is_wanted)):
+        is_asked = call.requested is not None and call.gated is not None
+        if not (is_asked and call.votes and (call.wants_signed or is_wanted)):
             return call
         assert call.gated
         latest = must_include or call.gated.slot

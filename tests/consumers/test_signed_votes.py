@@ -115,6 +115,14 @@ async def test_a_vote_with_another_part_than_was_signed_does_not_count(site: Sit
         assert (await site.decided(e.Approved)).voters == ("ben",)
 
 
+async def test_a_vote_before_the_question_does_not_count(site: Site):
+    """And the call can be looked at, although there is nothing that it could have signed."""
+    await site.begin(signed_since={"shop": 1})
+    await site.request(FIRST)
+    await site.ledger.append(FIRST.vote("ana"), e.Voted(verdict="approve", digest="d"))
+    assert await site.why_void() == "people were not asked before it"
+
+
 async def test_a_signature_is_of_one_question_and_one_log(site: Site):
     """Of another log, request, question or policy, or by another voter, it does not count."""
     await site.begin()
