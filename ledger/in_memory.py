@@ -34,7 +34,6 @@ from ayes.ledger.log import (
     SlotTaken,
     TimerFired,
     Written,
-    digest_of,
     identity_of,
 )
 from ayes.schemas.codec import Fact, fact_of
@@ -122,8 +121,6 @@ class Memory:
 
     async def at(self, seq: int) -> RawMessage | None:
         return self._raw[seq - 1] if 0 < seq <= len(self._raw) else None
-
-    digest = digest_of
 
     async def last_seq(self) -> int:
         return len(self._facts)
@@ -283,7 +280,7 @@ class Lagging:
         self.set_timer, self.cancel_timer = log.set_timer, log.cancel_timer
         self.park, self.parked = log.park, log.parked
         self.keep_piece, self.piece = log.keep_piece, log.piece
-        self.file_place, self.digest = log.file_place, log.digest
+        self.file_place = log.file_place
         self.publish_live, self.subscribe_live = log.publish_live, log.subscribe_live
 
     def beside(self) -> "Lagging":

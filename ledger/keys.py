@@ -199,8 +199,10 @@ class Counters:
 
 def assertion_of(vote: Fact) -> Signature | None:
     """The signature of a vote, if it says that it was made with a passkey."""
-    found = Signature.parse(vote.event.signature) if isinstance(vote.event, e.Voted) else None
-    return found if found is not None and isinstance(found.raw, Assertion) else None
+    event = vote.event
+    if not isinstance(event, e.Voted) or not event.signature.startswith("webauthn."):
+        return None
+    return Signature.parse(event.signature)
 
 
 def added_keys(facts: Iterable[Fact]) -> list[tuple[str, PublicKey]]:

@@ -70,11 +70,6 @@ class RawMessage(Struct, frozen=True, gc=False):
         return seconds * 1_000_000_000 + since.microseconds * 1000 + self.nanoseconds
 
     @property
-    def digest(self) -> str:
-        """The SHA-256 of its bytes, in hex."""
-        return hashlib.sha256(self.data).hexdigest()
-
-    @property
     def leaf(self) -> bytes:
         """The bytes that stand for it in the seal of the log (`ledger/seal.py`)."""
         return seal.leaf(self.seq, self.at_ns, self.subject.encode(), self.data)
@@ -258,20 +253,6 @@ class FactReader(Protocol):
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
         """Every fact on the subjects (wildcards allowed), in log order, as of one moment."""
         ...
-
-    async def digest(self, fact: Fact) -> str:
-        """The SHA-256 of a fact that was read, of its bytes as the log has them, in hex."""
-        ...
-
-
-class _ByNumber(Protocol):
-    async def at(self, seq: int) -> RawMessage | None: ...
-
-
-async def digest_of(log: _ByNumber, fact: Fact) -> str:
-    """As `FactReader.digest`, of a log whose messages are read by their numbers."""
-    found = await log.at(fact.seq)
-    return found.digest if found is not None else ""
 
 
 #: Bytes of live messages that wait for a subscriber. While as many do, new ones are dropped.

@@ -22,7 +22,7 @@ from typing import Any, Final
 import msgspec
 from msgspec import Struct
 
-from ayes.ledger.log import RawMessage, digest_of
+from ayes.ledger.log import RawMessage
 from ayes.ledger.seal import Checkpoint, SignerKey, VerifierKey, is_included, leaf_hash
 from ayes.ledger.signing import Signature
 from ayes.schemas import events as e
@@ -264,8 +264,6 @@ class GivenLog:
 
     async def at(self, seq: int) -> RawMessage | None:
         return self._raws.get(seq)
-
-    digest = digest_of
 
     async def last_seq(self) -> int:
         return max(self._raws, default=0)

@@ -123,12 +123,6 @@ class ReadReplica:
         newest = max(part.matching(subjects), key=part.seq, default=None)
         return None if newest is None else part.fact(newest)
 
-    async def digest(self, fact: Fact) -> str:
-        """As `EventLog.digest`."""
-        part = self._parts.get(_beginning(fact.slot.subject))
-        known = part.digest(fact) if part is not None else None
-        return known or await self._port.digest(fact)
-
     def _take(self, batch: list[RawMessage]) -> None:
         for raw in batch:
             if self._last is not None and raw.seq != self._last.seq + 1:
@@ -196,15 +190,8 @@ class _AsOf:
     async def latest(self, subjects: str) -> Fact | None:
         return await (await self._source()).latest(subjects)
 
-    async def digest(self, fact: Fact) -> str:
-        return await (await self._source()).digest(fact)
-
     async def _source(self) -> FactReader:
         return self._replica if await self._replica.has(self._seq) else self._port
-
-
-#: How the subjects end of the facts that signed votes are bound to.
-_SIGNED_ABOUT: Final = (".requested", ".gated")
 
 
 class _Partition:
@@ -218,8 +205,6 @@ class _Partition:
         self._facts: dict[str, Fact] = {}
         #: Not decoded yet.
         self._unread: dict[str, RawMessage] = {}
-        #: Those that are decoded, and that signed votes are bound to.
-        self._signed_about: dict[str, RawMessage] = {}
         #: The subjects of each call.
         self._calls: defaultdict[str, list[str]] = defaultdict(list)
 
@@ -241,7 +226,6 @@ class _Partition:
         gone, self._bytes = self._bytes, 0
         self._facts.clear()
         self._unread.clear()
-        self._signed_about.clear()
         self._calls.clear()
         return gone
 
@@ -270,19 +254,12 @@ class _Partition:
             case _:
                 return (pattern,) if pattern in self else ()
 
-    def digest(self, fact: Fact) -> str | None:
-        """The SHA-256 of a fact that is kept and that votes are bound to."""
-        raw = self._signed_about.get(fact.slot.subject)
-        return raw.digest if raw is not None and raw.seq == fact.seq else None
-
     def seq(self, subject: str) -> int:
         return (self._facts.get(subject) or self._unread[subject]).seq
 
     def fact(self, subject: str) -> Fact:
         if (raw := self._unread.pop(subject, None)) is not None:
             self._facts[subject] = fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
-            if subject.endswith(_SIGNED_ABOUT):
-                self._signed_about[subject] = raw
         return self._facts[subject]
 
 

@@ -20,6 +20,7 @@ import base64
 import re
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from hashlib import sha256
 from typing import Final, NamedTuple, Self
 
@@ -103,7 +104,15 @@ class Signature(NamedTuple):
 
     def is_of(self, key: VerifierKey, digest: bytes) -> bool:
         """Whether it is the signature of this digest by a key that is no passkey."""
-        return isinstance(self.raw, bytes) and key.verifies(self.raw, digest)
+        return isinstance(self.raw, bytes) and _is_of(key, self.raw, digest)
+
+
+@lru_cache(4096)
+def _is_of(key: VerifierKey, raw: bytes, digest: bytes) -> bool:
+    """Gate and executor judge the same votes, often in one process. (Whether the key counts is not
+    asked here.)
+    """
+    return key.verifies(raw, digest)
 
 
 def _decoded(part: str) -> bytes:

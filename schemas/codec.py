@@ -11,6 +11,7 @@ Bytes from the stream may be older than this program, newer, or foreign:
   not hide the facts after it.
 """
 
+import hashlib
 import json
 from collections.abc import Callable
 from datetime import datetime
@@ -20,7 +21,15 @@ import msgspec
 from msgspec import Struct
 
 from ayes.schemas.errors import BadFact, BadSlot, TooLarge
-from ayes.schemas.events import TYPES, VERSION, AnyEvent, Carried, Event
+from ayes.schemas.events import (
+    TYPES,
+    VERSION,
+    AnyEvent,
+    ApprovalRequested,
+    Carried,
+    Event,
+    ToolRequested,
+)
 from ayes.schemas.slots import Slot, read
 
 #: Of one fact on the wire. A larger payload and its protocol overhead may exceed NATS' 1 MiB.
@@ -50,6 +59,13 @@ class Fact(Struct, frozen=True, gc=False):
     recorded_at: datetime
     slot: Slot
     event: AnyEvent | Carried
+    #: A request's or question's bytes as the log has them, since signed votes are bound to them.
+    raw: bytes = b""
+
+    @property
+    def digest(self) -> str:
+        """The SHA-256 of a request or question, in hex; empty for another fact."""
+        return hashlib.sha256(self.raw).hexdigest() if self.raw else ""
 
 
 def fact_of(seq: int, recorded_at: datetime, subject: str, raw: bytes) -> Fact:
@@ -67,7 +83,7 @@ def fact_of(seq: int, recorded_at: datetime, subject: str, raw: bytes) -> Fact:
     if type(event) not in kinds and not isinstance(event, Carried):
         problem = f"a {type(event).__name__} cannot be in {subject}"
         return Fact(seq, recorded_at, slot, Carried(type="", raw=raw, problem=problem))
-    return Fact(seq, recorded_at, slot, event)
+    return Fact(seq, recorded_at, slot, event, raw if type(event) in _SIGNED_ABOUT else b"")
 
 
 def encode(event: Event | Carried) -> bytes:
@@ -158,6 +174,8 @@ def _decode_other(raw: bytes, problem: Exception | None) -> AnyEvent | Carried:
         ) from None
 
 
+#: The facts that signed votes are bound to.
+_SIGNED_ABOUT: Final = frozenset({ToolRequested, ApprovalRequested})
 #: The errors of a decoder about bytes; the last one for brackets nested by the thousand.
 _UNREADABLE: Final = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 _encoder: Final = msgspec.json.Encoder()

@@ -27,7 +27,6 @@ from ayes.ledger.log import (
     LiveMessages,
     RawMessage,
     Written,
-    digest_of,
 )
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.projections.pending import Entry, PendingIndex
@@ -129,8 +128,6 @@ class ScopedLog:
         if found is None or self._within(found.subject):
             return found
         return replace(found, subject=_ELSEWHERE, data=b"")
-
-    digest = digest_of
 
     async def scan(
         self, start: int, subjects: str = f"{ROOT}.>"

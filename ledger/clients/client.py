@@ -153,6 +153,10 @@ _CATCH_UP_S: Final = 2.0
 _CALLS_AT_ONCE: Final = 100
 #: Votes whose signatures are judged before others may go on: some 20 ms.
 _VOTES_AT_ONCE: Final = 100
+#: How long the clock here is believed to be as far off the broker's as it was.
+_COMPARED_FOR_S: Final = 60.0
+#: A difference of the clock here and of the time that has passed, by which it was set.
+_SET_S: Final = 1.0
 #: How often a decision is taken anew because the call changed meanwhile.
 _CHANGES: Final = 5
 #: Files may have been swept if a fact is recorded so long after them, or later (`ops/files.py`).
@@ -210,6 +214,8 @@ class LedgerClient:
         self._policies: dict[str, AppliedPolicy] = {}
         #: The newest version of a policy that was read, as its sequence, by workspace.
         self._newest: dict[str, int] = {}
+        #: The versions of policies that questions name: a slot keeps its fact for ever.
+        self._named: dict[Slot, Fact] = {}
         #: By what keys of people are judged; None: signatures are not judged here.
         self.trust: Trust | None = None
         #: With which a reviewer's votes are signed; None: they are not.
@@ -218,6 +224,9 @@ class LedgerClient:
         self.keys: ThreadKeys | None = None
         #: What the facts about keys come to, by their number and the last of them: the newest.
         self._keys: dict[tuple[int, int], Keys] = {}
+        #: When the clock here was compared with the broker's, by the event loop and by itself, and
+        #: by how many seconds it was ahead.
+        self._compared: tuple[float, datetime, float] | None = None
         #: By person.
         self._counters: dict[str, Counters] = {}
 
@@ -408,6 +417,21 @@ class LedgerClient:
         if until is None or call.status is not Status.APPROVED:
             return False
         return await self.log.clock() >= until
+
+    async def ahead_s(self) -> float:
+        """By how many seconds the clock here is ahead of the broker's. It is asked for once a
+        minute, and when the clock here was set since.
+        """
+        now, passed = self.now(), asyncio.get_running_loop().time()
+        if self._compared is not None:
+            at, then, ahead = self._compared
+            since = passed - at
+            is_set = abs((now - then).total_seconds() - since) > _SET_S
+            if since < _COMPARED_FOR_S and not is_set:
+                return ahead
+        ahead = (now - await self.log.clock()).total_seconds()
+        self._compared = passed, now, ahead
+        return ahead
 
     async def append_exclusive(self, slot: Slot, event: e.Event, after: int | None = None) -> None:
         """Fill a slot, which must be free.
@@ -708,11 +732,13 @@ class LedgerClient:
         """The call with what its signed votes are judged by, if signed votes are wanted."""
         decided = call.decided.seq if call.decided is not None else None
         is_wanted = trust.wants_signed(call.ref.workspace, decided)
-        if not (call.votes and (call.wants_signed or is_wanted)):
+        is_asked = call.requested is not None and call.gated is not None
+        if not (is_asked and call.votes and (call.wants_signed or is_wanted)):
             return call
-        keys, bound = await asyncio.gather(
-            self.keys_of(trust, must_include), self.bound(call, trust.log)
-        )
+        assert call.gated
+        latest = must_include or call.gated.slot
+        facts = await self.read(KEYS, REMOVALS, _policy_named(call), latest, must_include=latest)
+        keys, bound = self.judged_keys(facts, trust), bound_to(call, trust.log, facts)
         fell = await self.fallen(call, keys)
         return call.judged_by(Signatures(bound, keys, fell, is_wanted, decided))
 
@@ -806,19 +832,12 @@ class LedgerClient:
             log: its identity.
         """
         assert call.gated
-        question = call.gated.slot  # a replica that has it has its policy
-        policy, asked = await asyncio.gather(
-            self.read(_policy_named(call), question, must_include=question), self.asked(call)
-        )
-        return bound_to(call, log, policy, *asked)
-
-    async def asked(self, call: Call) -> tuple[str, str]:
-        """The SHA-256 of the request and of the question of a call, as the log has them."""
-        assert call.requested
-        assert call.gated
-        facts = (call.requested, call.gated)
-        requested, gated = await asyncio.gather(*map(self.reading.digest, facts))
-        return requested, gated
+        named, question = _policy_named(call), call.gated.slot
+        if named not in self._named:
+            # A replica that has the question has its policy.
+            facts = await self.read(named, question, must_include=question)
+            self._named |= {one.slot: one for one in facts if one.slot == named}
+        return bound_to(call, log, (one for one in (self._named.get(named),) if one))
 
     async def with_origin(self, call: Call) -> Call:
         """The call with the requester, agent and labels that its request leaves to its thread."""
@@ -1040,18 +1059,19 @@ def same_content(event: object, wanted: e.Event) -> bool:
     return all(getattr(event, name) == getattr(wanted, name) for name in own)
 
 
-def bound_to(call: Call, log: str, facts: Iterable[Fact], requested: str, gated: str) -> Bound:
+def bound_to(call: Call, log: str, facts: Iterable[Fact]) -> Bound:
     """What signed votes on a call are bound to.
 
     Args:
         log: its identity.
         facts: the version of the policy that the question names is among them.
-        requested, gated: as of `LedgerClient.asked`.
     """
+    assert call.requested
+    assert call.gated
     named = _policy_named(call)
     applied = next((one.event for one in facts if one.slot == named), None)
     policy = text_digest(applied.text) if isinstance(applied, e.PolicyApplied) else ""
-    return Bound(log, requested, gated, policy)
+    return Bound(log, call.requested.digest, call.gated.digest, policy)
 
 
 def _policy_named(call: Call) -> Slot:

@@ -4,8 +4,6 @@
 One reading, of a replica that has the decision, so nothing that was recorded before it is missing.
 """
 
-import asyncio
-
 from msgspec.structs import replace
 
 from ayes.ledger.call import Call
@@ -50,7 +48,7 @@ async def why_unproved(
     if not trust.wants_signed(workspace, decided.seq):
         return ""
     named = _grants_named(call)
-    reading = ledger.read(
+    facts = await ledger.read(
         call.ref,
         *origin_slots(call.ref),
         policies(workspace),
@@ -61,8 +59,6 @@ async def why_unproved(
         *named,
         must_include=decided.slot,
     )
-    facts, asked = await asyncio.gather(reading, _asked(ledger, call))
-    was_asked = call.gated is not None
     call = call_of(call.ref, facts)
     whence, names_requester = origin(call, facts), bool(call.wish.requester)
     whence = await ledger.with_chain(whence)
@@ -72,8 +68,7 @@ async def why_unproved(
     until = decided.seq if call.starts and not starts else None
     versions = [one for one in facts if one.slot.tail[0] == POLICY]
     if call.gated is not None:
-        asked = asked if was_asked else await _asked(ledger, call)
-        bound = bound_to(call, trust.log, versions, *asked)
+        bound = bound_to(call, trust.log, versions)
         fell = await ledger.fallen(call, keys)
         call = call.judged_by(Signatures(bound, keys, fell, is_wanted=True, until=until))
     given = grants_of(one for one in facts if one.seq < decided.seq)
@@ -116,10 +111,6 @@ async def why_unproved(
     asked_by = await between(call.requested, call.gated or decided)
     counted_by = await between(_last_vote(call) or call.requested, decided)
     return leads_back(call, asked_by, counted_by)
-
-
-async def _asked(ledger: LedgerClient, call: Call) -> tuple[str, str]:
-    return await ledger.asked(call) if call.gated is not None else ("", "")
 
 
 def _last_vote(call: Call) -> Fact | None:

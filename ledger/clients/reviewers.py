@@ -301,7 +301,7 @@ class Reviewer:
         if (key := self._own_key()) is None:
             return vote
         log = key.public.name.partition("/")[2]
-        until, bound = await asyncio.gather(self._signed_until(), self._ledger.bound(call, log))
+        until, bound = await self._signed_until(), await self._ledger.bound(call, log)
         digest = vote_digest(bound, call.ref, call.wish, self.name, vote, until)
         return msgspec.structs.replace(vote, signature=signed(key, digest, until))
 
@@ -311,13 +311,12 @@ class Reviewer:
         Raises:
             BadInput: the clock here is wrong.
         """
-        now = self._ledger.now()
-        if abs(off := (now - await self._ledger.log.clock()).total_seconds()) > MAX_SKEW_S:
+        if abs(off := await self._ledger.ahead_s()) > MAX_SKEW_S:
             raise BadInput(
                 f"the clock here is {off:+,.0f} s off the broker's, and a signature is valid for "
                 "minutes. Set the clock. Nothing was recorded."
             )
-        return int(now.timestamp()) + MAX_LIFE_S - MAX_SKEW_S
+        return int(self._ledger.now().timestamp()) + MAX_LIFE_S - MAX_SKEW_S
 
     def _own_key(self) -> SignerKey | None:
         """The key that signs for this reviewer; None: none is here.

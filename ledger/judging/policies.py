@@ -35,6 +35,10 @@ class AppliedPolicy(Struct, frozen=True):
     organisation: bool = False
 
 
+#: A policy that says nothing.
+_SILENT: Final = Policy()
+
+
 class Policies(Struct, frozen=True):
     """The policies in force in a workspace."""
 
@@ -104,7 +108,7 @@ class Policies(Struct, frozen=True):
         """Whether the requester can be kept from approving their own call, or need not be."""
         both = (self.organisation.policy, self.workspace.policy)
         saying = next(
-            (one for one in both if "unmapped_requesters" in one.model_fields_set), Policy()
+            (one for one in both if "unmapped_requesters" in one.model_fields_set), _SILENT
         )
         # A workspace makes nobody known to an organisation that wants to know each of them.
         tables = both[:1] if saying is self.organisation.policy else both

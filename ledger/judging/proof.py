@@ -11,9 +11,11 @@ no room, and say so in its reason. It is never another one. The gate reads polic
 so any that were in force in between will do.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime, timedelta
-from typing import Final
+from functools import cache
+from operator import attrgetter
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -108,8 +110,11 @@ def _asks(case: Case, recorded: e.ApprovalRequested, now: datetime) -> bool:
 
 def _same(one: e.Event | None, other: e.Event | e.Carried) -> bool:
     """Whether two events say the same, whoever recorded them and when."""
-    return type(one) is type(other) and all(
-        getattr(one, field) == getattr(other, field)
-        for field in other.__struct_fields__
-        if field not in _ENVELOPE
-    )
+    kind = type(other)
+    return type(one) is kind and _said_in(kind)(one) == _said_in(kind)(other)
+
+
+@cache
+def _said_in(kind: type[e.Event | e.Carried]) -> Callable[[Any], object]:
+    """What an event of this type says, apart from its envelope."""
+    return attrgetter(*(name for name in kind.__struct_fields__ if name not in _ENVELOPE))

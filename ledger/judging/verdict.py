@@ -529,7 +529,7 @@ def _again(denied: Fact) -> str:
 
 def _granted(case: Case, asking: e.ApprovalRequested, now: datetime) -> tuple[Grant, ...]:
     """The grants that together meet the quorums of the question; else none."""
-    if not case.policies.grantable(case.call.wish.tool):
+    if not (case.grants and case.policies.grantable(case.call.wish.tool)):
         return ()
     call = about(case.call, case.call.wish.arguments)
     by_giver: dict[str, Grant] = {}

@@ -445,8 +445,6 @@ class JetStream:
     async def at(self, seq: int) -> log.RawMessage | None:
         return await self.leaders_message(subscriptions.LEDGER, seq=seq)
 
-    digest = log.digest_of
-
     async def _get(
         self, stream: str, subjects: tuple[str, ...], *, seq: int = 0, **which: Any
     ) -> tuple[list[log.RawMessage], NatsReply]:

@@ -5,7 +5,7 @@ With a real gate, on the log in memory.
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -23,6 +23,8 @@ from ayes.consumers.notices.channels import Channels
 from ayes.consumers.notices.notifier import Notifier
 from ayes.consumers.tools import Registered
 from ayes.consumers.worker import Worker
+from ayes.ledger import ed25519
+from ayes.ledger.clients import client
 from ayes.ledger.clients.proofs import why_unproved
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.budgets import sums_of
@@ -113,6 +115,14 @@ async def test_a_vote_with_another_part_than_was_signed_does_not_count(site: Sit
         assert (await site.decided(e.Approved)).voters == ("ben",)
 
 
+async def test_a_vote_before_the_question_does_not_count(site: Site):
+    """And the call can be looked at, although there is nothing that it could have signed."""
+    await site.begin(signed_since={"shop": 1})
+    await site.request(FIRST)
+    await site.ledger.append(FIRST.vote("ana"), e.Voted(verdict="approve", digest="d"))
+    assert await site.why_void() == "people were not asked before it"
+
+
 async def test_a_signature_is_of_one_question_and_one_log(site: Site):
     """Of another log, request, question or policy, or by another voter, it does not count."""
     await site.begin()
@@ -141,13 +151,15 @@ async def test_a_vote_is_bound_to_a_policy_that_a_replica_has_a_little_later(sit
     bound, answers = await site.ledger.bound(call, "log"), [()]
 
     class Behind:
-        digest = staticmethod(site.log.digest)
-
         async def read(self, *subjects: str) -> tuple[Fact, ...]:
             return answers.pop() if answers else await site.log.read(*subjects)
 
     assert bound.policy
-    assert await site.ledger.reading_from(cast(FactReader, Behind())).bound(call, "log") == bound
+    ledger = site.at("ana").reading_from(cast(FactReader, Behind()))
+    assert await ledger.bound(call, "log") == bound
+    assert not answers
+    # A version never changes, so it is read once.
+    assert await ledger.reading_from(cast(FactReader, None)).bound(call, "log") == bound
 
 
 @pytest.mark.parametrize("off_s", [-1, MAX_LIFE_S + 60])
@@ -175,6 +187,56 @@ async def test_a_clock_that_is_wrong_signs_nothing(site: Site):
             await ledger.reviewer("ana").approve(FIRST)
         with pytest.raises(BadInput, match="the key is ana's, and not ben's"):
             await site.at("ana").reviewer("ben").approve(FIRST)
+
+
+async def test_the_clocks_are_compared_again_once_that_here_was_set(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+):
+    """Or after a while, and not for each vote."""
+    loop, begun, asked = asyncio.get_running_loop(), datetime(2026, 3, 2, 9, 30, tzinfo=UTC), [0]
+    ledger, set_s = Ledger(site.log, e.Author("x", "x")), 0.0
+
+    def now() -> datetime:
+        return begun + timedelta(seconds=loop.time() + set_s)
+
+    async def clock() -> datetime:
+        asked[0] += 1
+        return begun + timedelta(seconds=loop.time())
+
+    monkeypatch.setattr(ledger, "now", now)
+    monkeypatch.setattr(site.log, "clock", clock)
+    assert await ledger.ahead_s() == await ledger.ahead_s()
+    assert asked == [1]
+    set_s = 7200.0
+    assert round(await ledger.ahead_s() / 60) == 120
+    assert asked == [2]
+    monkeypatch.setattr(client, "_COMPARED_FOR_S", 0.0)
+    await ledger.ahead_s()
+    assert asked == [3]
+
+
+async def test_gate_and_executor_judge_a_signature_once(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+):
+    """In one process; and whether its key counts each time, since it may be revoked in between."""
+    await site.begin(signed_since={"shop": 1})
+    verify, judged = ed25519.verifies, list[bytes]()
+
+    def noted(public: bytes, signature: bytes, data: bytes) -> bool:
+        judged.append(data)
+        return verify(public, signature, data)
+
+    async with site.gates():
+        await site.ask()
+        monkeypatch.setattr(ed25519, "verifies", noted)
+        await site.at("ana").reviewer("ana").approve(FIRST)
+        await site.decided(e.Approved)
+        site.ledger.trust = site.trust
+        call = await site.ledger.call(FIRST)
+        assert not await why_unproved(site.ledger, call, starts=True)
+        assert len(judged) == len({*judged})
+        await site.revoke("ana")
+        assert await why_unproved(site.ledger, call, starts=True)
 
 
 async def test_only_keys_in_force_count(site: Site):

@@ -17,7 +17,7 @@ from ayes.consumers.effects import Append, Effect, Perform, Reload
 from ayes.consumers.worker import Worker
 from ayes.ledger import replica as mirror_module
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.log import Delivered, EventLog, RawMessage
+from ayes.ledger.log import Delivered, EventLog
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
 from ayes.ops.broker.server import EmbeddedServer
@@ -167,20 +167,9 @@ class Asked:
         return [] if self.behind else found
 
 
-async def test_only_what_signed_votes_need_is_hashed(
-    port: EventLog, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-):
-    """And that without the broker."""
-    hashed, asked = list[str](), Asked(port)
-    digest = RawMessage.digest.fget
-    assert digest
-
-    def noted(raw: RawMessage) -> str:
-        hashed.append(raw.subject)
-        return digest(raw)
-
-    monkeypatch.setattr(RawMessage, "digest", property(noted))
-    monkeypatch.setattr(asked, "digest", None, raising=False)
+async def test_it_has_the_bytes_that_signed_votes_are_bound_to(port: EventLog, ledger: Ledger):
+    """Of requests and questions alone, and without asking the broker."""
+    asked: Any = Asked(port)
     call = THREADS[0].call("c1")
     wish = e.ToolRequested(tool="t", arguments="{}", digest="d")
     await ledger.append(call.requested, wish)
@@ -188,13 +177,14 @@ async def test_only_what_signed_votes_need_is_hashed(
         await mirror.read(call.thread_ref.subjects)
         asking = e.ApprovalRequested(digest="d", rule="r", policy_version=1)
         await ledger.append(call.gated, asking)
-        await hears(mirror, 2)
-        requested, gated = await mirror.read(call.thread_ref.subjects)
-        assert hashed == []
-        found = [await mirror.digest(one) for one in (requested, gated)]
-        assert hashed == [call.requested.subject, call.gated.subject]
-        raws = [await port.at(one.seq) for one in (requested, gated)]
-        assert found == [sha256(raw.data).hexdigest() for raw in raws if raw]
+        await ledger.append(call.decided, e.Denied(ground="policy", rule="r", policy_version=1))
+        await hears(mirror, 3)
+        requested, gated, decided = await mirror.read(call.thread_ref.subjects)
+        assert len(asked.reads) == 1
+    raws = [await port.at(one.seq) for one in (requested, gated)]
+    assert [requested.raw, gated.raw, decided.raw] == [*(raw.data for raw in raws if raw), b""]
+    assert [requested.digest, gated.digest] == [sha256(raw.data).hexdigest() for raw in raws if raw]
+    assert not decided.digest
 
 
 async def test_a_part_is_read_once(port: EventLog, ledger: Ledger):
