@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import pytest
 import until
+from confirming import Confirming
 from msgspec.structs import replace
 from running import working
 from stories import DECISIONS, EDIT, REF, START, Story, approval, life, request
@@ -493,6 +494,25 @@ async def test_an_executor_that_is_not_shown_a_revocation_starts_nothing():
         [ended] = await until.recorded(ledger, CALL.finished.subject)
     assert isinstance(ended.event, e.ToolRefused)
     assert (log.omits, ran, (await ledger.call(CALL)).void) == (0, [], ())
+
+
+async def test_an_executor_that_is_told_that_anothers_claim_is_its_own_runs_nothing():
+    """A claim is known by its event, not by its slot and number: whoever acknowledged it, the fact
+    that is read there must be the executor's own (B68, I1).
+    """
+    ran: list[str] = []
+    log = Confirming()
+    ledger = Ledger(log, e.Author(kind="executor", name="tests"))
+    await ledger.declare(CALL.workspace, ONCE.spec)
+    for slot, event in story("approved"):
+        assert await ledger.try_append(slot, event) is None
+    [(slot, rival)] = claims(1)
+    log.first[slot] = ledger.with_envelope(rival)
+    worker = Worker(ledger, Executor({"refund": Registered(ONCE.spec, ran.append)}))
+    async with working(worker):
+        [ended] = await until.recorded(ledger, CALL.finished.subject)
+    assert isinstance(ended.event, e.InDoubt)
+    assert ran == []
 
 
 @pytest.mark.parametrize("why", ["too late", "stopped"])
