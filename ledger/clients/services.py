@@ -267,8 +267,8 @@ class Ledger(LedgerClient):
             except NotOpen as problem:  # since the claim, before which it could be opened
                 outcome = e.ToolFailed(error=str(problem), attempt=attempt)
             else:
-                running = run_tool(function, plain.arguments, attempt=attempt, key=key)
-                outcome = plain.scrubbed(await tracing.executing(known, running))
+                running = run_tool(function, plain, attempt, key=key)
+                outcome = await tracing.executing(known, running)
             try:
                 await self._record_end(known, outcome)
             except BadInput as problem:
@@ -290,7 +290,7 @@ class Ledger(LedgerClient):
     async def _opened(self, known: Call) -> Opened:
         tool = await self.tool_of(known)
         if tool is None or not tool.declared.sealed:
-            return Opened(known.arguments, {})
+            return Opened(known.arguments)
         found = await opened(self, known, tool)
         if not isinstance(found, Opened):
             raise NotOpen(f"{known.ref} does not run: {CLOSED[found]}. Nothing was recorded.")

@@ -6,7 +6,7 @@ import asyncio
 import functools
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
@@ -35,8 +35,9 @@ from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Status
+from ayes.ledger.sealed_values import NOTHING_SEALED, Opened
 from ayes.ledger.subscriptions import ACK_WAIT_S
-from ayes.ledger.tool_runner import EffectUnknown, ToolError, run_tool
+from ayes.ledger.tool_runner import MAX_ERROR, EffectUnknown, ToolError, look_up, run_tool
 from ayes.ledger.validity import call_of
 from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e
@@ -603,7 +604,7 @@ async def test_what_a_function_does_becomes_a_fact(function, arguments: str, out
     """What it returns is text; whatever it raises, even an exit, is a failure and never a refusal,
     unless it says itself that nobody knows (B34, I7).
     """
-    told = await run_tool(function, arguments, attempt=1)
+    told = await run_tool(function, Opened(arguments), attempt=1)
     assert told == outcome
     assert encode(told)
 
@@ -644,12 +645,37 @@ async def test_a_tool_that_ran_has_not_failed_whatever_it_returned(name: str):
     failures may take it for a call that did not run (B34).
     """
     function, why = UNRECORDABLE[name]
-    told = await run_tool(function, "{}", attempt=1)
+    told = await run_tool(function, NOTHING_SEALED, attempt=1)
     assert isinstance(told, e.ToolReturned)
     assert isinstance(told.output, str)
     assert told.output.startswith("The tool ran, but its output cannot be recorded: ")
     assert why in told.output
     assert encode(told)
+
+
+async def test_a_value_across_the_end_of_a_long_error_leaves_no_beginning():
+    """What is sealed is left out before the rest is cut, whoever says it: the tool that failed or
+    does not know, its output that cannot be recorded, its lookup (F1).
+    """
+    card = "4111-2222-3333"
+    plain = Opened("{}", {"/card": f'"{card}"'})
+
+    class Odd(list[str]):
+        def __iter__(self) -> Iterator[str]:
+            raise fails
+
+    def raises() -> None:
+        raise fails
+
+    def returns() -> object:
+        return Odd()
+
+    for kind in (ToolError, EffectUnknown, ValueError):
+        fails = kind("x" * (MAX_ERROR - len(card)) + card * 2)
+        for run, function in ((run_tool, raises), (look_up, raises), (run_tool, returns)):
+            ended = repr(await run(function, plain, attempt=1))
+            assert "4111" not in ended, (kind, function)
+            assert len(ended) > MAX_ERROR
 
 
 async def test_cancelling_gets_through():
@@ -660,7 +686,7 @@ async def test_cancelling_gets_through():
         begun.set()
         await asyncio.Event().wait()
 
-    running = asyncio.create_task(run_tool(endless, "{}", attempt=1))
+    running = asyncio.create_task(run_tool(endless, NOTHING_SEALED, attempt=1))
     await begun.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

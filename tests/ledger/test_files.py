@@ -19,6 +19,7 @@ from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import AppendResult, Recorded
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import STORED, ensure
+from ayes.ledger.sealed_values import NOTHING_SEALED
 from ayes.ledger.tool_runner import run_tool
 from ayes.ops.files import sweep
 from ayes.projections import history as projected
@@ -320,10 +321,10 @@ async def test_a_tool_returns_a_file_alone_or_among_texts():
     def report():
         return ["Here it is:", picture]
 
-    alone = await run_tool(chart, "{}", 1)
+    alone = await run_tool(chart, NOTHING_SEALED, 1)
     assert isinstance(alone, e.ToolReturned)
     assert alone.output == (picture,)
-    among = await run_tool(report, "{}", 1)
+    among = await run_tool(report, NOTHING_SEALED, 1)
     assert isinstance(among, e.ToolReturned)
     assert among.output == (e.Text("Here it is:"), picture)
 
@@ -335,7 +336,7 @@ async def test_a_tool_that_returns_what_is_no_file_ran():
     def broken():
         return e.Media("picture", e.Inline("aGk="))
 
-    returned = await run_tool(broken, "{}", 1)
+    returned = await run_tool(broken, NOTHING_SEALED, 1)
     assert isinstance(returned, e.ToolReturned)
     assert "media type" in returned.output
 
