@@ -212,13 +212,13 @@ class Executor:
         self, ledger: Ledger, call: Call, work: ClaimedRun
     ) -> e.ToolReturned | e.ToolFailed | e.InDoubt:
         function, key = self._tools[work.tool].function, str(work.call)
-        if not work.is_sealed:
-            return await run_tool(function, work.arguments, work.attempt, key=key)
-        # Its thread may have been forgotten since it was loaded.
-        plain = await while_away(partial(_opened, ledger, call), of=Unavailable) or "unopened"
+        plain: Opened | Closed = Opened(work.arguments)
+        if work.is_sealed:  # its thread may have been forgotten since it was loaded
+            found = await while_away(partial(_opened, ledger, call), of=Unavailable)
+            plain = found or "unopened"
         if isinstance(plain, str):
             return e.ToolFailed(error=f"It did not run: {CLOSED[plain]}.", attempt=work.attempt)
-        return plain.scrubbed(await run_tool(function, plain.arguments, work.attempt, key=key))
+        return await run_tool(function, plain, work.attempt, key=key)
 
     async def _look_up(
         self, call: Call, plain: Opened | Closed | None
@@ -229,16 +229,14 @@ class Executor:
         lookup = self._tools[call.wish.tool].lookup
         if call.status is not Status.RUNNING or lookup is None or isinstance(plain, str):
             return None
-        arguments = plain.arguments if plain is not None else call.arguments
+        plain = plain or Opened(call.arguments)
         found: e.ToolReturned | NotDone | str = ""
         for pause_s in LOOKUP_PAUSES_S:
             await asyncio.sleep(pause_s)
-            found = await look_up(lookup, arguments, call.attempt, key=str(call.ref))
+            found = await look_up(lookup, plain, call.attempt, key=str(call.ref))
             if not isinstance(found, str):
                 break
-        if plain is None or isinstance(found, NotDone):
-            return found
-        return plain.said(found) if isinstance(found, str) else plain.scrubbed(found)
+        return found
 
     def _is_ours(self, call: Call, handed: Delivered) -> bool:
         """Whether it may be for this executor to start the call now."""

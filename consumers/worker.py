@@ -21,6 +21,8 @@ The rules of this file:
   since another worker has it by now. If we lose a claim to a worker that received the same
   delivery, that worker is alive: we leave the work to it. So a claim without a result, seen on
   redelivery, belongs to a worker that has died.
+* An acknowledged claim is ours if the fact in its slot is that very event. What else could have
+  filled it: whoever answered in the broker's place, or a log that was restored meanwhile.
 * A result is always recorded: while this process lives, neither cancellation nor a broker that is
   away keeps the result of a tool that ran out of the ledger.
 * A delivery that cannot be handled is parked with its reason, and the others continue. The operator
@@ -56,12 +58,14 @@ from ayes.consumers.effects import (
 from ayes.consumers.newer import NewerFacts, reads_more, why_newer, with_later
 from ayes.consumers.supervision import keep_running
 from ayes.ledger import tracing
+from ayes.ledger.clients.client import is_same_event
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import (
     NEWER,
     AlreadyRecorded,
     Delivered,
     Delivery,
+    FactReader,
     Mark,
     Overtaken,
     Parked,
@@ -142,8 +146,8 @@ class Reaction[S, W](Protocol):
         `None` if the claim does not count: then nothing was done, and nothing is recorded. Work
         without a claim may have nothing to record either.
 
-        `ledger` shows the facts up to the claim, and possibly later ones; for work without a claim
-        it is the broker.
+        `ledger` shows the facts up to the claim, and possibly later ones. Reading from it ends the
+        work if the claim's slot has another fact. For work without a claim it is the broker.
 
         Raises:
             GivenUp: work without a claim failed as often as it may.
@@ -155,6 +159,29 @@ class _Abandoned(Exception):
     """Neither acknowledged nor returned: another worker has the delivery, and if that one dies it
     is delivered again.
     """
+
+
+class _NotClaimed(Exception):
+    """Another fact is in the slot of a claim that was acknowledged. Nothing was done."""
+
+    def __init__(self, first: Fact) -> None:
+        super().__init__(f"another fact is in {first.slot.subject}")
+        self.first = first
+
+
+class _OwnClaim:
+    """Reads facts for the work behind a claim, and refuses if another is in the claim's slot."""
+
+    def __init__(self, source: FactReader, claim: Append) -> None:
+        self._source, self._claim = source, claim
+        self.latest, self.digest = source.latest, source.digest
+
+    async def read(self, *subjects: str) -> tuple[Fact, ...]:
+        facts = await self._source.read(*subjects)
+        for fact in facts:
+            if fact.slot == self._claim.slot and not is_same_event(fact, self._claim.event):
+                raise _NotClaimed(fact)
+        return facts
 
 
 class Worker[S, W]:
@@ -441,9 +468,17 @@ class Worker[S, W]:
                     again = self._as_of(appended)
                 case Perform(claim, work):
                     assert claim, "work without a claim is done together"
+                    event = self._ledger.with_envelope(claim.event, cause)
+                    claim = structs.replace(claim, event=event)
                     if (claimed := await self._won(claim, cause)) is None:
                         return self._ledger
-                    await self._perform(work, cause, self._as_of(claimed))
+                    ledger = self._as_of(claimed)
+                    try:
+                        own = ledger.reading_from(_OwnClaim(ledger.reading, claim))
+                        await self._perform(work, cause, own)
+                    except _NotClaimed as why:
+                        _check_others(claim.slot, why.first, cause)
+                        return self._ledger
                 case SetTimer(call, at):
                     trace = tracing.continued(tracing.trace_of(handed))
                     await self._ledger.log.set_timer(call, at, trace)
@@ -473,8 +508,7 @@ class Worker[S, W]:
             case Recorded(seq) | AlreadyRecorded(seq):
                 return seq
             case SlotTaken(first):
-                if _is_claim(step.slot) and _same_cause(first.event, cause):
-                    raise _Abandoned("another worker with the same delivery has just claimed it")
+                _check_others(step.slot, first, cause)
                 return None
             case Overtaken():
                 return None
@@ -620,8 +654,16 @@ def _is_claim(slot: Slot) -> bool:
     return not {"claim", "asked"}.isdisjoint(slot.tail[:-1])
 
 
-def _same_cause(event: Event | Carried, cause: Event | None) -> bool:
-    return isinstance(event, Event) and cause is not None and event.cause == cause.id
+def _check_others(slot: Slot, first: Fact, cause: Event | None) -> None:
+    """Leave the work to the worker whose fact is in the slot of our claim, if it is alive.
+
+    Raises:
+        _Abandoned: it is.
+    """
+    event = first.event
+    is_of_same = isinstance(event, Event) and cause is not None and event.cause == cause.id
+    if _is_claim(slot) and is_of_same:
+        raise _Abandoned("another worker with the same delivery has just claimed it")
 
 
 def _where(handed: Delivered | Parked | Mark) -> dict[str, object]:

@@ -46,11 +46,11 @@ class Opened:
 
     __slots__ = ("arguments", "values")
 
-    def __init__(self, arguments: str, values: Mapping[str, str]) -> None:
+    def __init__(self, arguments: str, values: Mapping[str, str] | None = None) -> None:
         #: Raw JSON.
         self.arguments = arguments
         #: By pointer, the raw JSON of what was sealed.
-        self.values = values
+        self.values = values or {}
 
     def __repr__(self) -> str:
         return "Opened(...)"
@@ -100,6 +100,10 @@ class Opened:
         # All at once, the longest first: one value may be a part of another.
         longest_first = "|".join(map(re.escape, sorted(spelled, key=len, reverse=True)))
         return re.sub(longest_first, _hidden, text) if spelled else text
+
+
+#: For what has no arguments, or none that are sealed.
+NOTHING_SEALED: Final = Opened("{}")
 
 
 def commitment(key: bytes) -> str:

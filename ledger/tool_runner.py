@@ -1,7 +1,9 @@
 """Running a Python tool: takes the raw JSON that was approved, returns a fact about the outcome.
 And asking its lookup, after a crash, whether it has run.
 
-The executor and services that run their own tools use it.
+The executor and services that run their own tools use it. What is sealed in the arguments is left
+out of all that is returned, and before anything is cut: the cut could go through a value, whose
+beginning nobody would recognise afterwards.
 """
 
 import asyncio
@@ -15,6 +17,7 @@ from typing import Any, Final
 
 import msgspec
 
+from ayes.ledger.sealed_values import NOTHING_SEALED, Opened
 from ayes.schemas.codec import MAX_BYTES
 from ayes.schemas.content import content_of, problem_of
 from ayes.schemas.errors import BadInput
@@ -54,7 +57,7 @@ idempotency_key: ContextVar[str] = ContextVar("idempotency_key")
 
 
 async def run_tool(
-    function: ToolFunction, arguments: str, attempt: int, *, key: str = ""
+    function: ToolFunction, plain: Opened, attempt: int, *, key: str = ""
 ) -> ToolReturned | ToolFailed | InDoubt:
     """Call the function with the named arguments; a synchronous one in its own thread.
 
@@ -68,19 +71,19 @@ async def run_tool(
         key: the value of `idempotency_key.get()` in the function, for the services that it calls.
     """
     try:
-        value = await _call(function, arguments, key)
+        value = await _call(function, plain.arguments, key)
     except EffectUnknown as problem:
-        return InDoubt(text=format_exception(problem), attempt=attempt)
+        return InDoubt(text=format_exception(problem, plain), attempt=attempt)
     except (Exception, SystemExit) as problem:  # noqa: BLE001 - a tool may raise anything, and the model must hear of it
-        return ToolFailed(error=format_exception(problem), attempt=attempt)
+        return ToolFailed(error=format_exception(problem, plain), attempt=attempt)
     try:
-        return ToolReturned(output=_output(value), attempt=attempt)
+        return plain.scrubbed(ToolReturned(output=_output(value), attempt=attempt))
     except Exception as problem:  # noqa: BLE001 - whatever it is, the tool has run
-        return _unrecorded(problem, attempt)
+        return _unrecorded(problem, attempt, plain)
 
 
 async def look_up(
-    function: ToolFunction, arguments: str, attempt: int, *, key: str = ""
+    function: ToolFunction, plain: Opened, attempt: int, *, key: str = ""
 ) -> ToolReturned | NotDone | str:
     """Ask a tool's lookup what became of a call that was started.
 
@@ -89,15 +92,16 @@ async def look_up(
     """
     try:
         async with asyncio.timeout(LOOKUP_S):
-            value = await _call(function, arguments, key)
+            value = await _call(function, plain.arguments, key)
         if isinstance(value, NotDone):
             return value
         # A function that forgot to return anything must not be taken for an answer.
         if value is None:
             return "it does not know"
-        return ToolReturned(output=_output(value), attempt=attempt, looked_up=True)
+        found = ToolReturned(output=_output(value), attempt=attempt, looked_up=True)
+        return plain.scrubbed(found)
     except (Exception, SystemExit) as problem:  # noqa: BLE001 - as in `run_tool`
-        return format_exception(problem)
+        return format_exception(problem, plain)
 
 
 async def _call(function: ToolFunction, arguments: str, key: str) -> Any:
@@ -153,8 +157,9 @@ def not_recorded(outcome: Event, problem: BadInput) -> ToolReturned:
     return _unrecorded(problem, outcome.attempt)
 
 
-def _unrecorded(problem: Exception, attempt: int) -> ToolReturned:
-    why = str(problem) if isinstance(problem, BadInput) else format_exception(problem)
+def _unrecorded(problem: Exception, attempt: int, plain: Opened = NOTHING_SEALED) -> ToolReturned:
+    is_ours = isinstance(problem, BadInput)
+    why = plain.said(str(problem)) if is_ours else format_exception(problem, plain)
     output = f"The tool ran, but its output cannot be recorded: {why}"
     return ToolReturned(output=output, attempt=attempt)
 
@@ -174,12 +179,12 @@ async def in_a_thread(function: Callable[[], Any]) -> Any:
         thread.shutdown(wait=False)
 
 
-def format_exception(problem: BaseException) -> str:
-    """An exception in words that can be recorded."""
+def format_exception(problem: BaseException, plain: Opened = NOTHING_SEALED) -> str:
+    """An exception in words that can be recorded, without what is sealed in the arguments."""
     said, name = str(problem), type(problem).__name__
     as_it_is = isinstance(problem, ToolError | EffectUnknown)
     text = said if as_it_is and said else f"{name}: {said}" if said else name
-    return _sound(text)[:MAX_ERROR]
+    return _sound(plain.said(text))[:MAX_ERROR]
 
 
 def _sound(text: str) -> str:

@@ -27,16 +27,42 @@ def write_atomically(file: Path, content: bytes) -> None:
 
 
 def write_new(file: Path, content: bytes) -> None:
-    """Make a file that only its owner may read.
+    """Make a file that only its owner may read, such as a key: a crash leaves no second copy of it.
+
+    On a file system without unnamed files (NFS; all of macOS) it may, as `.NAME-` and eight
+    characters.
 
     Raises:
         FileExistsError: there is one already.
         OSError: it cannot be written.
     """
-    with _written(file, content) as temporary:
-        _sync(temporary)
-        file.hardlink_to(temporary)  # unlike a rename, it replaces nothing
-        _sync(file.parent)
+    if not _write_unnamed(file, content):
+        with _written(file, content) as temporary:
+            _sync(temporary)
+            file.hardlink_to(temporary)  # unlike a rename, it replaces nothing
+    _sync(file.parent)
+
+
+def _write_unnamed(file: Path, content: bytes) -> bool:
+    """Write into a file without a name, which is gone with its process, and then name it (open(2),
+    `O_TMPFILE`). False if that cannot be done here.
+    """
+    try:
+        handle = os.open(file.parent, os.O_TMPFILE | os.O_WRONLY, 0o600)
+    except (AttributeError, OSError):
+        return False
+    with os.fdopen(handle, "wb") as written:
+        written.write(content)
+        written.flush()
+        os.fsync(handle)
+        try:
+            # With a directory, which does not matter here, Python follows the link in /proc.
+            os.link(f"/proc/self/fd/{handle}", file, src_dir_fd=handle)
+        except FileExistsError:
+            raise
+        except OSError:  # without /proc
+            return False
+    return True
 
 
 def remove_unfinished(folder: Path, name: str = "*") -> None:

@@ -126,21 +126,27 @@ class Provider:
         Raises:
             UnknownCall: this agent has no such request.
             Conflict: `already_consumed`, `approval_expired` or `not_approved`.
+            Refused: it is approved, and may not start for another reason, such as a stop.
         """
         call = await self._known(request_id)
         claim_id = wire.claim_id(call, key)
+        refused: Refused | None = None
         if not call.starts and wire.status(call) == "approved":
-            # Refused: somebody was quicker, or it is too late. The facts say which.
-            with suppress(Refused):
-                await self._ledger.start(call.ref, claim_id=claim_id, lease_s=self._within_s)
-            call = await self._known(request_id)
+            try:
+                call = await self._ledger.start(call.ref, claim_id=claim_id, lease_s=self._within_s)
+            except Refused as problem:  # mostly somebody was quicker: the facts say what it is
+                refused, call = problem, await self._known(request_id)
         if call.starts:
             claim = call.starts[0].event
             if isinstance(claim, e.ToolStarted) and claim.id == claim_id:
                 return self._written(call)
             raise Conflict("already_consumed", f"{request_id} was consumed with another key.")
         if wire.status(call) == "approved":
-            raise Conflict("approval_expired", f"the approval of {request_id} is valid no longer.")
+            if call.lapsed is not None or await self._ledger.is_too_late(call):
+                late = f"the approval of {request_id} is valid no longer."
+                raise Conflict("approval_expired", late)
+            assert refused is not None, "it was not started"
+            raise refused
         raise Conflict("not_approved", f"{request_id} is {wire.status(call)}.")
 
     async def outcome(self, request_id: str, report: wire.ReportedOutcome) -> bytes:

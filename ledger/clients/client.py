@@ -444,6 +444,24 @@ class LedgerClient:
         if (first := await self.try_append(slot, event, after=after)) is not None:
             raise AlreadyFilled(already_filled(slot, first))
 
+    async def fill(
+        self, ref: CallRef, slot: Slot, event: e.Event, after: int | None = None
+    ) -> Call:
+        """Fill a slot of a call, which must be free, and read the call back. An acknowledgement
+        alone is not believed: the fact that is read in the slot must be this event.
+
+        Raises:
+            AlreadyFilled: another fact is there.
+            CallChanged, OutcomeUnknown: as of `append_exclusive`.
+        """
+        own = self.with_envelope(event)
+        await self.append_exclusive(slot, own, after)
+        facts = await self.read(ref, must_include=slot)
+        first = next(fact for fact in facts if fact.slot == slot)
+        if not is_same_event(first, own):
+            raise AlreadyFilled(already_filled(slot, first))
+        return call_of(ref, facts)
+
     async def record(self, call: Call, slot: Slot, event: e.Event) -> Call:
         """Record an event about a call that must be the first in its slot, and read the call back.
 
@@ -452,8 +470,7 @@ class LedgerClient:
             OutcomeUnknown: no answer came.
         """
         await self.check(call, slot, event)
-        await self.append_exclusive(slot, tracing.about(call, event))
-        return await self.call(call.ref, must_include=slot)
+        return await self.fill(call.ref, slot, tracing.about(call, event))
 
     def with_envelope(self, event: e.Event, cause: e.Event | None = None) -> e.Event:
         """The event with its id, time and author. Appending the same one again is safe."""
@@ -1057,6 +1074,12 @@ def same_content(event: object, wanted: e.Event) -> bool:
     event, wanted = by_digest(event), by_digest(wanted)
     own = [name for name in wanted.__struct_fields__ if name not in e.Event.__struct_fields__]
     return all(getattr(event, name) == getattr(wanted, name) for name in own)
+
+
+def is_same_event(fact: Fact | None, event: e.Event) -> bool:
+    """Whether a fact is this very event, by its id and author, and not only one in its slot."""
+    first = fact.event if fact is not None else None
+    return isinstance(first, e.Event) and (first.id, first.by) == (event.id, event.by)
 
 
 def bound_to(call: Call, log: str, facts: Iterable[Fact]) -> Bound:

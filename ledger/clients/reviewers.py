@@ -179,9 +179,7 @@ class Reviewer:
                 raise self._unsigned(known)
             voted = await self._signed(known, voted)
         with tracing.voting(known, ballot.verdict):
-            voted = tracing.about(known, voted)
-            await self._ledger.append_exclusive(ref.vote(self.name), voted)
-        return await self._ledger.call(ref, must_include=ref.vote(self.name))
+            return await self._ledger.fill(ref, ref.vote(self.name), tracing.about(known, voted))
 
     @as_of_the_leader
     async def to_sign(self, call: CallRef | str, ballot: Ballot) -> ToSign | None:

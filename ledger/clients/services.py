@@ -19,7 +19,13 @@ import msgspec
 
 from ayes.ledger import clock, tracing
 from ayes.ledger.call import Call
-from ayes.ledger.clients.client import LedgerClient, as_of_the_leader, call_ref, same_content
+from ayes.ledger.clients.client import (
+    LedgerClient,
+    as_of_the_leader,
+    call_ref,
+    is_same_event,
+    same_content,
+)
 from ayes.ledger.clients.proofs import why_unproved
 from ayes.ledger.clients.reviewers import Reviewer
 from ayes.ledger.clients.sealing import CLOSED, opened, scrubbed, with_seals
@@ -172,10 +178,12 @@ class Ledger(LedgerClient):
         first = await self.try_append(ref.requested, wish)
         if not named.version and (older := _older(first, declared)):
             return await again(tool=older, expires_in_s=expires_in_s)
+        known = await self.call(ref, must_include=ref.requested)
+        first = known.fact_at(ref.requested) or first
         if first is not None and (other := _difference(first.event, wish)):
             requested = f"{ref} was already requested with {other}: {describe(first)}"
             raise AlreadyFilled(f"{requested}. Choose another call id.")
-        return await self.call(ref, must_include=ref.requested)
+        return known
 
     async def decision(self, call: CallRef | str, *, timeout_s: float | None = None) -> Call:
         """Wait until the call is decided.
@@ -259,8 +267,8 @@ class Ledger(LedgerClient):
             except NotOpen as problem:  # since the claim, before which it could be opened
                 outcome = e.ToolFailed(error=str(problem), attempt=attempt)
             else:
-                running = run_tool(function, plain.arguments, attempt=attempt, key=key)
-                outcome = plain.scrubbed(await tracing.executing(known, running))
+                running = run_tool(function, plain, attempt, key=key)
+                outcome = await tracing.executing(known, running)
             try:
                 await self._record_end(known, outcome)
             except BadInput as problem:
@@ -282,7 +290,7 @@ class Ledger(LedgerClient):
     async def _opened(self, known: Call) -> Opened:
         tool = await self.tool_of(known)
         if tool is None or not tool.declared.sealed:
-            return Opened(known.arguments, {})
+            return Opened(known.arguments)
         found = await opened(self, known, tool)
         if not isinstance(found, Opened):
             raise NotOpen(f"{known.ref} does not run: {CLOSED[found]}. Nothing was recorded.")
@@ -389,8 +397,7 @@ class Ledger(LedgerClient):
 
     async def _record_claim(self, ref: CallRef, slot: Slot, started: e.Event, after: int) -> Call:
         # A revocation that was not read, by whatever answer, refuses the start at the broker.
-        await self.append_exclusive(slot, started, after)
-        known = await self.call(ref, must_include=slot)
+        known = await self.fill(ref, slot, started, after)
         # A revocation has its own slot, so the order of the log decides which of the two counts.
         if (void := next((one for one in known.void if one.fact.slot == slot), None)) is not None:
             raise NotOpen(f"{ref} may not be started: {void.why}. Nothing has run.")
@@ -469,9 +476,10 @@ class Ledger(LedgerClient):
         if known.finished is None:
             place = known.end_slot
             assert place
-            if await self.try_append(place, posted) is None:
-                return await self.call(ref, must_include=place)
+            first = await self.try_append(place, posted)
             known = await self.call(ref, must_include=place)
+            if first is None and is_same_event(known.fact_at(place), posted):
+                return known
         if (ended := known.finished) is None:  # the fact that was first is void
             return await self.finish(ref, output=output, error=error)
         if same_content(ended.event, outcome):
@@ -596,7 +604,7 @@ class Ledger(LedgerClient):
         first = standing or await self.try_append(slot, said)
         if first is None:
             [first] = await self.read(slot, must_include=slot)
-        elif not same_content(first.event, said):
+        if not same_content(first.event, said):
             raise AlreadyFilled(
                 f"something else was said as {message!r} in {ref}: {describe(first)}. "
                 "Choose another message id."

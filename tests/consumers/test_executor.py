@@ -6,13 +6,14 @@ import asyncio
 import functools
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Literal
 
 import pytest
 import until
+from confirming import Confirming
 from msgspec.structs import replace
 from running import working
 from stories import DECISIONS, EDIT, REF, START, Story, approval, life, request
@@ -34,8 +35,9 @@ from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.lifecycle import Status
+from ayes.ledger.sealed_values import NOTHING_SEALED, Opened
 from ayes.ledger.subscriptions import ACK_WAIT_S
-from ayes.ledger.tool_runner import EffectUnknown, ToolError, run_tool
+from ayes.ledger.tool_runner import MAX_ERROR, EffectUnknown, ToolError, look_up, run_tool
 from ayes.ledger.validity import call_of
 from ayes.projections.refusal_texts import tool_not_run
 from ayes.schemas import events as e
@@ -495,6 +497,25 @@ async def test_an_executor_that_is_not_shown_a_revocation_starts_nothing():
     assert (log.omits, ran, (await ledger.call(CALL)).void) == (0, [], ())
 
 
+async def test_an_executor_that_is_told_that_anothers_claim_is_its_own_runs_nothing():
+    """A claim is known by its event, not by its slot and number: whoever acknowledged it, the fact
+    that is read there must be the executor's own (B68, I1).
+    """
+    ran: list[str] = []
+    log = Confirming()
+    ledger = Ledger(log, e.Author(kind="executor", name="tests"))
+    await ledger.declare(CALL.workspace, ONCE.spec)
+    for slot, event in story("approved"):
+        assert await ledger.try_append(slot, event) is None
+    [(slot, rival)] = claims(1)
+    log.first[slot] = ledger.with_envelope(rival)
+    worker = Worker(ledger, Executor({"refund": Registered(ONCE.spec, ran.append)}))
+    async with working(worker):
+        [ended] = await until.recorded(ledger, CALL.finished.subject)
+    assert isinstance(ended.event, e.InDoubt)
+    assert ran == []
+
+
 @pytest.mark.parametrize("why", ["too late", "stopped"])
 async def test_a_second_claim_that_does_not_count_runs_nothing(why: str):
     """The first start died, and before the next one the approval's time was over, or somebody had
@@ -583,7 +604,7 @@ async def test_what_a_function_does_becomes_a_fact(function, arguments: str, out
     """What it returns is text; whatever it raises, even an exit, is a failure and never a refusal,
     unless it says itself that nobody knows (B34, I7).
     """
-    told = await run_tool(function, arguments, attempt=1)
+    told = await run_tool(function, Opened(arguments), attempt=1)
     assert told == outcome
     assert encode(told)
 
@@ -624,12 +645,37 @@ async def test_a_tool_that_ran_has_not_failed_whatever_it_returned(name: str):
     failures may take it for a call that did not run (B34).
     """
     function, why = UNRECORDABLE[name]
-    told = await run_tool(function, "{}", attempt=1)
+    told = await run_tool(function, NOTHING_SEALED, attempt=1)
     assert isinstance(told, e.ToolReturned)
     assert isinstance(told.output, str)
     assert told.output.startswith("The tool ran, but its output cannot be recorded: ")
     assert why in told.output
     assert encode(told)
+
+
+async def test_a_value_across_the_end_of_a_long_error_leaves_no_beginning():
+    """What is sealed is left out before the rest is cut, whoever says it: the tool that failed or
+    does not know, its output that cannot be recorded, its lookup (F1).
+    """
+    card = "4111-2222-3333"
+    plain = Opened("{}", {"/card": f'"{card}"'})
+
+    class Odd(list[str]):
+        def __iter__(self) -> Iterator[str]:
+            raise fails
+
+    def raises() -> None:
+        raise fails
+
+    def returns() -> object:
+        return Odd()
+
+    for kind in (ToolError, EffectUnknown, ValueError):
+        fails = kind("x" * (MAX_ERROR - len(card)) + card * 2)
+        for run, function in ((run_tool, raises), (look_up, raises), (run_tool, returns)):
+            ended = repr(await run(function, plain, attempt=1))
+            assert "4111" not in ended, (kind, function)
+            assert len(ended) > MAX_ERROR
 
 
 async def test_cancelling_gets_through():
@@ -640,7 +686,7 @@ async def test_cancelling_gets_through():
         begun.set()
         await asyncio.Event().wait()
 
-    running = asyncio.create_task(run_tool(endless, "{}", attempt=1))
+    running = asyncio.create_task(run_tool(endless, NOTHING_SEALED, attempt=1))
     await begun.wait()
     running.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -6,10 +6,14 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
+import until
+from confirming import Confirming
+from running import working
 from stories import REF, SETTLED, UNSETTLED, Story, life
 
 from ayes.consumers.effects import Append, Effect, Perform
 from ayes.consumers.model import MAX_ATTEMPTS, Ask, ModelReply, ModelRequest, ModelWorker
+from ayes.consumers.worker import Worker
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.projections.histories import ThreadFacts
@@ -305,6 +309,26 @@ async def test_it_is_sent_what_stood_before_its_claim(ledger: Ledger):
         parts=(e.Text("Done."),), model="test:m", usage=e.Usage(7, 2), finish_reason="stop",
         history_digest=digest(history),
     )  # fmt: skip
+
+
+async def test_a_worker_that_is_told_that_anothers_claim_is_its_own_asks_nobody():
+    """A turn is asked by whoever's event is in the slot of its claim (B68)."""
+    log, model = Confirming(), Scripted()
+    ledger = Ledger(log, e.Author(kind="model", name="tests"))
+    story = opened(msgspec.structs.replace(OPENED, tools=()))
+    await recorded(ledger, story.say("hello"))
+    rival = Ledger(log, e.Author(kind="model", name="other"))
+    log.first[REF.asked(1, 1)] = rival.with_envelope(e.ModelAsked(model="test:m"))
+    async with working(Worker(ledger, ModelWorker({"test": model}))):
+        await until.until(lambda: has_settled(ledger))
+    assert [fact.slot for fact in await ledger.read(REF)][-1] == REF.asked(1, 1)
+    assert model.asked == []
+
+
+async def has_settled(ledger: Ledger) -> bool:
+    """Whether all that was delivered to the model worker is acknowledged."""
+    progress = await ledger.log.progress("model")
+    return progress is not None and not (progress.waiting or progress.in_hand)
 
 
 FAILURES = [

@@ -9,6 +9,7 @@ import pytest
 
 from ayes.consumers.tools import Tools, idempotency_key, load
 from ayes.ledger.clients.services import Ledger
+from ayes.ledger.sealed_values import NOTHING_SEALED
 from ayes.ledger.tool_runner import run_tool
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput
@@ -56,7 +57,7 @@ async def test_a_tool_knows_its_idempotency_key():
         return idempotency_key.get()
 
     given = [
-        run_tool(function, "{}", 1, key=key)
+        run_tool(function, NOTHING_SEALED, 1, key=key)
         for key in ("s/t/a", "s/t/b")
         for function in (later, idempotency_key.get)
     ]
@@ -73,7 +74,7 @@ async def test_a_slow_synchronous_tool_holds_nothing_up():
         release.wait(10)
         return "done"
 
-    running = asyncio.create_task(run_tool(slow, "{}", 1))
+    running = asyncio.create_task(run_tool(slow, NOTHING_SEALED, 1))
     asyncio.get_running_loop().call_soon(ran.set_result, None)
     await ran
     assert not running.done()

@@ -5,7 +5,7 @@ was recorded then.
 import asyncio
 import os
 import signal
-from collections.abc import AsyncIterator, Awaitable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import timedelta
 from hashlib import sha256
@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 from brokers import running
+from confirming import Confirming
+from msgspec.structs import replace
 
 from ayes.ledger import clock, patience
 from ayes.ledger.clients import client
@@ -752,6 +754,66 @@ async def test_a_start_with_an_id_is_the_same_start_again(desk: Ledger):
     await desk.finish(CALL, output="done")
     with pytest.raises(AlreadyFilled):
         await desk.start(CALL, claim_id=claim.event.id)
+
+
+OTHERS = e.Author(kind="service", name="other")
+
+
+@pytest.fixture
+async def told() -> Confirming:
+    """A log on which whoever comes second is told to have been first."""
+    log = Confirming()
+    await Ledger.on(log, "service").declare("shop", REFUND)
+    return log
+
+
+@pytest.mark.parametrize("claim", ["run", "start", "start with an id"])
+async def test_a_claim_that_was_acknowledged_and_is_anothers_is_not_ones_own(
+    told: Confirming, claim: str
+):
+    """It is known by its event and its author, and not by its slot and number: nothing runs, and
+    whoever has it is named (B68, I1).
+    """
+    desk, ran, named = Ledger.on(told, "service"), Counted(), "0198c0de-0000-7000-8000-000000000001"
+    digest = await approved(desk)
+    started = e.ToolStarted(digest=digest, idempotency_key=str(CALL), by=OTHERS)
+    if claim == "start with an id":  # the other one has chosen the same
+        started = replace(started, id=named)
+    told.first[CALL.client_claim(1)] = desk.with_envelope(started)
+    doing: dict[str, Callable[[], Awaitable[object]]] = {
+        "run": lambda: desk.run(CALL, ran),
+        "start": lambda: desk.start(CALL),
+        "start with an id": lambda: desk.start(CALL, claim_id=named),
+    }
+    with pytest.raises(AlreadyFilled, match="refund-1 is already claimed: ToolStarted by other"):
+        await doing[claim]()
+    with pytest.raises(AlreadyFilled, match="refund-1 is already claimed: ToolStarted by other"):
+        await desk.start(CALL)  # not as the claim whose answer was lost
+    assert ran.runs == 0
+
+
+async def test_what_was_acknowledged_and_is_not_there_was_not_recorded(told: Confirming):
+    """A request, a message, a vote, a result: the fact that is read back counts (B68)."""
+    desk = Ledger.on(told, "service")
+    wish = e.ToolRequested(tool="refund", arguments="{}", digest="other", by=OTHERS)
+    told.first[CALL.requested] = desk.with_envelope(wish)
+    with pytest.raises(AlreadyFilled, match="was already requested with other arguments"):
+        await requested(desk)
+    said = e.Said(role="user", text="no", by=OTHERS)
+    told.first[THREAD.said("m1")] = desk.with_envelope(said)
+    with pytest.raises(AlreadyFilled, match="something else was said as 'm1'"):
+        await desk.say(THREAD, "yes", message="m1")
+    ref = THREAD.call("refund-2")
+    vote = e.Voted(verdict="deny", digest=await put_to_people(desk, ref), by=OTHERS)
+    told.first[ref.vote("ana")] = desk.with_envelope(vote)
+    with pytest.raises(AlreadyFilled, match="ana has already voted on shop/t1/refund-2"):
+        await desk.reviewer("ana").vote(ref, Ballot("approve"))
+    ref = THREAD.call("refund-3")
+    await started(desk, ref)
+    lost = e.ToolFailed(error="lost", attempt=1, by=OTHERS)
+    told.first[ref.client_finished] = desk.with_envelope(lost)
+    with pytest.raises(AlreadyFilled, match="refund-3 has ended already: ToolFailed by other"):
+        await desk.finish(ref, output="refunded")
 
 
 async def test_what_was_never_started_cannot_have_ended(desk: Ledger):

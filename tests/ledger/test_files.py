@@ -18,7 +18,8 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import AppendResult, Recorded
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import LEAST_BYTES, MAX_BYTES_OF, STORED, ensure
+from ayes.ledger.nats.streams import STORED, ensure
+from ayes.ledger.sealed_values import NOTHING_SEALED
 from ayes.ledger.tool_runner import run_tool
 from ayes.ops.files import sweep
 from ayes.projections import history as projected
@@ -298,12 +299,8 @@ async def test_two_writers_of_one_file_both_succeed(ledger: Ledger):
 
 
 @pytest.mark.log("jetstream")
-async def test_without_a_store_nothing_is_recorded_and_it_is_said(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-):
+async def test_without_a_store_nothing_is_recorded_and_it_is_said(ledger: Ledger):
     """As on a broker that an earlier program set up, or whose disk had no room for it."""
-    # As much as there is room for on any disk.
-    monkeypatch.setitem(MAX_BYTES_OF, STORED, LEAST_BYTES)
     assert isinstance(ledger.log, JetStream)
     await ledger.log.api.call(f"STREAM.DELETE.{STORED}")
     with pytest.raises(LedgerFull, match="has no store of files"):
@@ -324,10 +321,10 @@ async def test_a_tool_returns_a_file_alone_or_among_texts():
     def report():
         return ["Here it is:", picture]
 
-    alone = await run_tool(chart, "{}", 1)
+    alone = await run_tool(chart, NOTHING_SEALED, 1)
     assert isinstance(alone, e.ToolReturned)
     assert alone.output == (picture,)
-    among = await run_tool(report, "{}", 1)
+    among = await run_tool(report, NOTHING_SEALED, 1)
     assert isinstance(among, e.ToolReturned)
     assert among.output == (e.Text("Here it is:"), picture)
 
@@ -339,7 +336,7 @@ async def test_a_tool_that_returns_what_is_no_file_ran():
     def broken():
         return e.Media("picture", e.Inline("aGk="))
 
-    returned = await run_tool(broken, "{}", 1)
+    returned = await run_tool(broken, NOTHING_SEALED, 1)
     assert isinstance(returned, e.ToolReturned)
     assert "media type" in returned.output
 

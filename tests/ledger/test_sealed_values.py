@@ -12,7 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ayes.ledger import sealed_values
-from ayes.ledger.sealed_values import Opened, Unopened, commitment, seal, unseal
+from ayes.ledger.sealed_values import (
+    NOTHING_SEALED,
+    Opened,
+    Unopened,
+    commitment,
+    seal,
+    unseal,
+)
 from ayes.schemas import events as e
 from ayes.schemas.sealed import SEALED, is_token
 
@@ -189,7 +196,7 @@ def test_a_value_that_is_a_part_of_another_leaves_nothing_of_it():
     }
     plain = Opened("{}", values)
     assert plain.said("4111 1111 1111 1111, 1111, sealed") == "(sealed), ****, ******"
-    assert Opened("{}", {}).said("as it is") == "as it is"
+    assert NOTHING_SEALED.said("as it is") == "as it is"
 
 
 def test_an_output_is_never_longer_without_its_values():

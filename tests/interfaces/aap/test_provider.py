@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -23,8 +24,9 @@ from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
+from ayes.ledger.thread_keys import ThreadKeys
 from ayes.schemas import events as e
-from ayes.schemas.slots import ThreadRef
+from ayes.schemas.slots import StopRef, ThreadRef
 from ayes.schemas.tools import ToolSpec
 
 # What is tested here is the provider's; what it rests on is the contract of the log (test_log.py).
@@ -34,6 +36,7 @@ POLICY = (
     rule("harmless", "allow", tools="search desk/*")
     + rule("money", "ask", "editor_counts = true", tools="refund github/*")
     + rule("brief", "allow", "valid_for_s = 0.3", tools="brief")
+    + rule("lasting", "allow", "valid_for_s = 3600", tools="lasting")
     + rule("never", "block", 'reason = "it cannot be undone"', tools="wipe")
 )
 TOKEN, OTHERS = "a" * 32, "b" * 32
@@ -208,6 +211,51 @@ async def test_an_approval_that_is_too_old_does_not_start(world: World):
     with pytest.raises(ConflictError, match="approval_expired"):
         await client.consume(made.id, "k")
     assert not (await world.call(made.id)).starts
+
+
+async def test_an_approval_is_too_old_before_the_gate_has_said_so(
+    world: World, monkeypatch: pytest.MonkeyPatch
+):
+    """The broker's clock says it first."""
+    client, ledger = world.client(), world.shop.ledger
+    made = await client.create(BODY | {"tool": "lasting"}, "k")
+    ends = (await client.get(made.id, wait=25)).decision.expires_at
+
+    async def clock() -> datetime:
+        return ends
+
+    monkeypatch.setattr(ledger, "now", lambda: ends)
+    monkeypatch.setattr(ledger.log, "clock", clock)
+    with pytest.raises(ConflictError, match="approval_expired"):
+        await client.consume(made.id, "k")
+
+
+@pytest.mark.parametrize("why", ["a stop", "a key that is elsewhere"])
+async def test_what_is_approved_and_may_not_start_is_not_said_to_be_too_old(
+    world: World, why: str, tmp_path: Path
+):
+    """The agent is told what is so, and may consume it as soon as that has ended."""
+    ledger, client = world.shop.ledger, world.client()
+    sealed = ("/order",) if why == "a key that is elsewhere" else ()
+    schema = '{"type":"object","properties":{"order":{"type":"string"}}}'
+    await ledger.declare("shop", ToolSpec(name="search", schema=schema, sealed=sealed))
+    ledger.keys = ThreadKeys(tmp_path)
+    made = await client.create(BODY | {"tool": "search"}, "k")
+    await client.get(made.id, wait=25)
+    if sealed:
+        ledger.keys = None
+    else:
+        stop = await world.ana.stop(StopRef("shop", "ana", "s1"), reason="look first")
+    with pytest.raises(ConflictError) as told:
+        await client.consume(made.id, "k")
+    words = "the key of its thread is not here" if sealed else "may not start: "
+    assert (told.value.code, words in told.value.message) == ("refused", True)
+    assert not (await world.call(made.id)).starts
+    if sealed:
+        ledger.keys = ThreadKeys(tmp_path)
+    else:
+        await world.ana.resume(stop.ref)
+    assert (await client.consume(made.id, "k")).consumption
 
 
 async def test_an_approval_that_was_taken_back_does_not_start(world: World):
