@@ -233,7 +233,7 @@ async def test_a_call_is_explained_by_its_class(admin, gate, explain, store, cap
     await until(admin, "lapsed", above)
     ends = "has lapsed: version 2 of the policy blocks it, by rule 'lost'."
     assert standing(await admin.call(above), None, WHOLE).endswith(ends)
-    await look.show(str(above), Session(store))
+    await look.show(str(above), session=Session(store))
     shown = capsys.readouterr()
     assert f"{above} has lapsed, class: reads" in shown.err
     assert "by policy, rule 'freely', class: reads" in shown.out
