@@ -101,7 +101,7 @@ async def test_what_is_mine_is_what_i_may_decide(shop, client):
     assert [one["mine"] for one in page["calls"]] == [False]
     assert names((await client.get(f"{PENDING}&q=is:mine")).json()) == []
     able, why_not = await may(client, CALL)
-    assert able == {"withdraw", "comment"}
+    assert able == {"withdraw", "comment", "reveal"}
     assert why_not["approve"].startswith(f"rita asked for {CALL}")
 
     shop.visitor = Visitor("cai", frozenset({Role.AUDITOR}))
