@@ -51,6 +51,11 @@ class Visitor(Struct, frozen=True):
         role = next(one for one in (Role.SERVICE, *Role) if one in self.roles)
         return self.name if role is Role.SERVICE else f"{role} {self.name}"
 
+    @property
+    def is_service(self) -> bool:
+        """Whether it is a program that requests and runs calls."""
+        return self.kind == "token" and Role.SERVICE in self.roles
+
     def sees(self, workspace: str) -> bool:
         return not self.workspaces or workspace in self.workspaces
 

@@ -18,6 +18,27 @@ def without(value: Any, secret: Iterable[str]) -> Any:
     return value
 
 
+def is_left_out(value: Any, secret: Iterable[str]) -> bool:
+    """Whether `REDACTED` stands in one of these places."""
+    paths = ([_unescaped(one) for one in pointer.split("/")[1:]] for pointer in secret)
+    return any(REDACTED in _at(value, path) for path in paths)
+
+
+def _at(value: Any, path: list[str]) -> list[Any]:
+    """The values in this place."""
+    if not path:
+        return [value]
+    first, *rest = path
+    match value:
+        case dict():
+            inner = [one for key, one in value.items() if first in ("*", key)]
+        case list():
+            inner = [one for index, one in enumerate(value) if first in ("*", str(index))]
+        case _:
+            inner = []
+    return [found for one in inner for found in _at(one, rest)]
+
+
 def _without(value: Any, path: list[str]) -> Any:
     if not path:
         return SEALED if is_token(value) else REDACTED

@@ -32,7 +32,7 @@ from ayes.schemas import sealed, strict_json
 from ayes.schemas.drafts import Draft, drafts_of
 from ayes.schemas.errors import BadFact, BadInput
 from ayes.schemas.events import JudgedClass, ToolClass, ToolDeclared
-from ayes.schemas.redaction import REDACTED
+from ayes.schemas.redaction import REDACTED, is_left_out
 from ayes.schemas.schema_cost import MAX_STEPS, MAX_STEPS_EXPLAINED, SchemaCost
 from ayes.schemas.toml_files import (
     Interval,
@@ -251,7 +251,8 @@ class Tool:
         return sorted(places)[:MAX_PROBLEMS]
 
     def seal_problem(self, before: str, after: str) -> str:
-        """Why an edit of arguments is refused: it changes what is sealed, or nobody can tell.
+        """Why an edit of arguments is refused: it changes what is sealed, or nobody can tell; or it
+        was made of arguments without what is secret.
 
         Args:
             before: as they were requested, by anybody, so they may be unreadable.
@@ -259,6 +260,11 @@ class Tool:
         """
         if self.declared.sealed and self.problems(before):
             return f"What was requested of {self.name} does not fit it, so nobody can edit it."
+        if is_left_out(strict_json.read(after), self.declared.secret):
+            return (
+                f"In these arguments of {self.name} a value that is secret was left out, and "
+                f"{REDACTED} stands in its place. Make the edit of the whole arguments."
+            )
         for pointer in self.declared.sealed:
             if sealed.raw_at(before, pointer) != sealed.raw_at(after, pointer):
                 return (

@@ -11,14 +11,13 @@ from ayes.interfaces.api import decided, doubts
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.decided import DecidedPage
 from ayes.interfaces.api.doubts import Doubtful
-from ayes.interfaces.api.identity import Reading, Role
+from ayes.interfaces.api.identity import Reading, Role, Visit
 from ayes.interfaces.api.mine import mine_of
 from ayes.interfaces.api.permissions import Permission, permissions
 from ayes.interfaces.api.queries import Listing, Named, cursor_text
 from ayes.interfaces.api.search import Order
 from ayes.interfaces.api.snoozes import snoozed_of
 from ayes.ledger.call import Call
-from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.validity import call_of
 from ayes.ops.actions.searching import seen_by, voted
@@ -30,7 +29,8 @@ from ayes.projections.views.copied import copied
 from ayes.projections.views.doubt import Doubt
 from ayes.projections.views.doubt import doubt as doubt_view
 from ayes.projections.views.fact import RecordedFact, recorded
-from ayes.schemas.errors import BadInput
+from ayes.projections.views.secrets import WHOLE
+from ayes.schemas.errors import BadInput, NotAllowed
 from ayes.schemas.slots import ROOT, CallRef
 
 router: Final = ApiRouter(tags=["calls"])
@@ -97,9 +97,11 @@ async def waiting(chosen: Listing, visit: Reading) -> Waiting:
     entries = list(map(decode, page.entries))
     votes = Role.REVIEWER in visit.visitor.roles
     done = await voted(ledger, visit.name, [one.ref for one in entries] if votes else ())
+    secrets = await visit.secrets(*entries)
     listed = [
         views.pending_call(
             one,
+            secrets,
             mine=mine(one),
             voted=one.ref in done,
             confirms=one.confirms(visit.visitor.name),
@@ -147,6 +149,8 @@ class Record(Struct, frozen=True):
     handed: list[views.Handover]
     #: Why nobody knows how it ended; None: it is not in doubt.
     doubt: Doubt | None
+    #: Whether values of the arguments are left out, which its tool declares as secret.
+    hidden: bool
     #: Every action, with the reason why the visitor may not take it.
     may: list[Permission]
     #: The calls of the same thread before it, oldest first; the ten newest of them.
@@ -164,43 +168,71 @@ class Record(Struct, frozen=True):
 
 
 @router.get("/calls/{workspace}/{thread}/{call}")
-async def record(ref: Named, visit: Reading) -> Record:
-    """One call: its state, what the visitor may do about it, and every fact."""
+async def record(ref: Named, visit: Reading, secrets: Annotated[bool, Query()] = False) -> Record:
+    """One call: its state, what the visitor may do about it, and every fact.
+
+    With `secrets` also what its tool declares as secret: for its requester, for those who decide
+    about it, and for services, who get it in any case.
+    """
+    return await record_of(ref, visit, "if_allowed" if secrets else "no")
+
+
+async def record_of(
+    ref: CallRef, visit: Visit, reveal: Literal["no", "if_allowed", "yes"]
+) -> Record:
+    """As `record`.
+
+    Args:
+        reveal: `yes` also to those who may not ask for it, for what they sign themselves.
+
+    Raises:
+        NotAllowed: something is secret, and the visitor may not see it.
+    """
     ledger = visit.reading
     facts = await ledger.read(ref)  # first, so that the rest is not older than they are
     known = await ledger.with_origin(await ledger.known_call(ref))
     known, _ = await ledger.with_given(known) if known.votes else (known, ())
     assert known.requested, "`known_call` raises otherwise"
     tool, doubt = await ledger.tool_of(known), await doubts.doubt_about(ledger, known)
+    hiding = await visit.secrets(known) if reveal != "yes" else WHOLE
+    may = await permissions(ledger, known, visit.visitor, doubt)
+    if hiding.hides and reveal == "if_allowed":
+        if refusal := next(one.refusal for one in may if one.action == "reveal"):
+            raise NotAllowed(refusal)
+        hiding = WHOLE
     question = views.question(known)
     if question is not None:
         question = replace(question, signed=ledger.wants_signed(known))
     return copied(
         Record,
         known.wish,
-        state=await state_of(ledger, known),
+        state=await state_of(ledger, known, hiding),
         tool_description=tool.declared.description if tool else "",
         tool_schema=tool.declared.schema if tool else "",
         title=tool.title(known.arguments) if tool else "",
         requested_at=known.requested.recorded_at,
         question=question,
-        votes=views.recorded_votes(known),
+        votes=views.recorded_votes(known, hiding),
         comments=views.comments(known),
         handed=views.handovers(known),
         doubt=doubt_view(doubt) if doubt else None,
-        may=await permissions(ledger, known, visit.visitor, doubt),
-        earlier=await _earlier(ledger, known),
-        facts=recorded(facts),
+        hidden=hiding.hides,
+        may=may,
+        earlier=await _earlier(visit, known),
+        facts=recorded(facts, hiding),
         surplus=sum(fact.slot.is_surplus for fact in facts),
     )
 
 
-async def _earlier(ledger: Ledger, call: Call) -> list[views.EarlierCall]:
+async def _earlier(visit: Visit, call: Call) -> list[views.EarlierCall]:
     """The newest calls of the thread that were requested before this one."""
     assert call.requested
+    ledger = visit.reading
     thread = f"{ROOT}.{call.ref.workspace}.{call.ref.thread}"
     requests = await ledger.read(f"{thread}.call.*.requested")
     before = [one.slot.call_ref for one in requests if one.seq < call.requested.seq]
     refs: list[CallRef] = [ref for ref in before[-_EARLIER:] if ref is not None]
     facts = await ledger.read(*refs) if refs else ()
-    return [views.earlier_call(known) for ref in refs if (known := call_of(ref, facts)).requested]
+    found = [known for ref in refs if (known := call_of(ref, facts)).requested]
+    secrets = await visit.secrets(*found)
+    return [views.earlier_call(one, secrets) for one in found]

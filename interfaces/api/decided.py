@@ -74,10 +74,17 @@ async def page(
     order: Order = "newest",
     after: str = "",
     limit: int = _PAGE,
+    *,
+    whole: bool = False,
 ) -> DecidedPage:
-    """A page of the decided calls that the query selects."""
+    """A page of the decided calls that the query selects.
+
+    Args:
+        whole: with what is secret, for what is not shown to anybody.
+    """
     position = int(read_cursor(_CURSOR, after)[0]) if after else None
-    found = await search(visit.reading, visit.lake, chosen, order, position, limit)
+    shown = None if whole else visit.secrets
+    found = await search(visit.reading, visit.lake, chosen, order, position, limit, shown)
     return DecidedPage(
         calls=found.calls,
         next=None if found.next is None else str(found.next),

@@ -7,7 +7,7 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from ayes.consumers.doubt import in_doubt
-from ayes.interfaces.api.identity import Reading, Role, Visitor
+from ayes.interfaces.api.identity import Reading, Role, Visit
 from ayes.interfaces.api.queries import Listing, cursor_text
 from ayes.interfaces.api.search import selected
 from ayes.ledger.call import Call
@@ -42,7 +42,7 @@ async def doubtful(chosen: Listing, visit: Reading) -> Doubtful:
         "calls in doubt", "due", "age", "for", "handed", "is:overdue", "is:snoozed"
     )
     found = await in_doubt(visit.reading, chosen.workspace)
-    listed = await _listed(visit.reading, found, visit.visitor, query)
+    listed = await _listed(visit, found, query)
     newest_first, after = chosen.is_newest_first, chosen.cursor
     fitting = sorted(listed, key=_place, reverse=newest_first)
     left = [one for one in fitting if after is None or _is_behind(one, after, newest_first)]
@@ -55,9 +55,10 @@ async def doubtful(chosen: Listing, visit: Reading) -> Doubtful:
 
 
 async def _listed(
-    ledger: Ledger, found: Sequence[CallInDoubt], visitor: Visitor, query: CallQuery
+    visit: Visit, found: Sequence[CallInDoubt], query: CallQuery
 ) -> list[DoubtfulCall]:
     listed: list[DoubtfulCall] = []
+    ledger, visitor = visit.reading, visit.visitor
     is_reviewer = Role.REVIEWER in visitor.roles
     for together in batched(found, _TOGETHER, strict=False):
         refs = list(map(_ref, together))
@@ -72,8 +73,9 @@ async def _listed(
             decided = [one for one in known.values() if one.requested and one.decided]
             chosen = await selected(ledger, decided, query, mine)
             shown = {one.call for one in chosen}
+        secrets = await visit.secrets(*known.values())
         listed += [
-            doubtful_call(one, known[ref], mine=mine[str(ref)])
+            doubtful_call(one, known[ref], secrets, mine=mine[str(ref)])
             for one, ref in zip(together, refs, strict=True)
             if str(ref) in shown
         ]

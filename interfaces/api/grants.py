@@ -57,7 +57,9 @@ async def grants(
     """The grants of a workspace, or of all. Reads every fact about them."""
     facts = await visit.reading.read(_subjects(workspace, GRANT), REMOVALS)
     now = visit.reading.now()
-    every = [grant_state(one, now) for one in ledger_grants.grants_of(facts)]
+    given = ledger_grants.grants_of(facts)
+    secrets = await visit.secrets(*given)
+    every = [grant_state(one, now, secrets) for one in given]
     chosen = [one for one in every if standing in {"", one.standing}]
     page, following = page_of(chosen, _is_over, after, limit)
     in_force = sum(one.standing == "in force" for one in every)
@@ -112,14 +114,14 @@ async def give(new: NewGrant, visit: Reviewing) -> GrantState:
     given, problem = await give_grant(ledger, grant, like, scope)
     if problem is not None:
         raise vote_problem(grant, like, problem)
-    return grant_state(given, ledger.now())
+    return grant_state(given, ledger.now(), await visit.secrets(given))
 
 
 @router.post("/grants/{workspace}/{giver}/{name}/revoke")
 async def revoke(visit: Reviewing, ref: Annotated[GrantRef, Depends()], why: Reason) -> GrantState:
     """Revoke a grant. Every reviewer may; calls that it approved stay approved."""
     revoked = await (await visit.reviewer()).revoke_grant(ref, reason=why.reason)
-    return grant_state(revoked, visit.reading.now())
+    return grant_state(revoked, visit.reading.now(), await visit.secrets(revoked))
 
 
 # ------------------------------------------------------------------------------------- delegations

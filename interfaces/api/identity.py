@@ -10,10 +10,17 @@ from fastapi import Depends, Request
 from ayes.interfaces.api.backend import Backend
 from ayes.interfaces.api.feed import EventFilter, LookingToo, Sent
 from ayes.interfaces.api.scope import ScopedPending, scoped, scoped_events
+from ayes.ledger.call import Call
 from ayes.ledger.clients.reviewers import Reviewer
 from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.grants import Grant
+from ayes.ops.actions.secrets import secrets_in
+from ayes.ops.actions.votes import state_of
 from ayes.ops.visitors import Role, Visitor
-from ayes.projections.pending import PendingIndex
+from ayes.projections.pending import Entry, PendingIndex
+from ayes.projections.views.call import CallState
+from ayes.projections.views.secrets import WHOLE, Secrets
+from ayes.schemas.codec import Fact
 from ayes.schemas.slots import CallRef
 
 __all__ = ["Operating", "Reading", "Reviewing", "Role", "Serving", "Visit", "Visitor"]
@@ -84,6 +91,16 @@ class Visit(NamedTuple):
         """A connection of its own that reads, for another event loop."""
         async with self.backend.alone(name) as ledger:
             yield scoped(ledger, self.visitor.workspaces)
+
+    async def secrets(self, *shown: Call | Entry | Fact | Grant) -> Secrets:
+        """What of these the visitor is not shown. A program that requests and runs calls is shown
+        everything.
+        """
+        return WHOLE if self.visitor.is_service else await secrets_in(self.reading, *shown)
+
+    async def state_of(self, call: Call) -> CallState:
+        """A call as the visitor is shown it."""
+        return await state_of(self.reading, call, await self.secrets(call))
 
     async def service(self) -> Ledger:
         """A connection that may request and run calls, in the visitor's name."""

@@ -10,7 +10,7 @@ from pydantic import Field
 from ayes.consumers.webhooks.endpoints import EndpointStatus
 from ayes.interfaces.api.backend import CONSOLE
 from ayes.interfaces.api.base import ApiModel, ApiRouter
-from ayes.interfaces.api.identity import Operating, Reading
+from ayes.interfaces.api.identity import Operating, Reading, Role
 from ayes.ledger.log import Parked
 from ayes.ledger.nats.streams import Use
 from ayes.ops.actions.parked import fact_json, marked, standing, with_fact
@@ -145,7 +145,8 @@ class ParkedFact(Struct, frozen=True):
     parked: ParkedDelivery
     #: None if no fact of the log belongs to it.
     recorded_at: datetime | None
-    #: The fact's payload as the log has it; None as before, or if it is not UTF-8.
+    #: The fact's payload as the log has it; None as before, if it is not UTF-8, or to anybody but
+    #: operators, since it has secret arguments too.
     payload: str | None
     #: The payload that is not UTF-8, in Base64; else None.
     payload_base64: str | None
@@ -169,10 +170,10 @@ async def parked(
 async def parked_one(number: int, visit: Reading) -> ParkedFact:
     """One parked delivery, with the payload of its fact."""
     one, fact = await with_fact(await visit.site.operator(CONSOLE), number)
-    found = fact_json(fact) if fact else {}
+    found = fact_json(fact) if fact and Role.OPERATOR in visit.visitor.roles else {}
     return ParkedFact(
         parked=_parked(one),
-        recorded_at=found.get("recorded_at"),
+        recorded_at=fact.recorded_at if fact else None,
         payload=found.get("payload"),
         payload_base64=found.get("payload_base64"),
     )

@@ -12,6 +12,7 @@ from ayes.interfaces.api.identity import Role, Visitor
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
+from ayes.ledger.objections import may_revoke, objection_to_voter
 from ayes.projections.doubt import CallInDoubt
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput, NotAllowed, NotOpen, Refused
@@ -30,13 +31,15 @@ type Action = Literal[
     "withdraw",
     "doubt",
     "comment",
+    "reveal",
 ]
 
 
 class Permission(Struct, frozen=True):
     """Whether the visitor may do something about the call now."""
 
-    #: `edit` approves it with other arguments; `doubt` records that nobody knows how it ended.
+    #: `edit` approves it with other arguments; `doubt` records that nobody knows how it ended;
+    #: `reveal` shows values of its arguments that the tool declares as secret.
     action: Action
     #: Why not, in a sentence; empty if they may.
     refusal: str
@@ -83,6 +86,7 @@ async def permissions(
         "withdraw": await _refusal(lambda: check_withdrawal(ledger, call, visitor)),
         "doubt": await _refusal(lambda: check_doubt(ledger, call, visitor, doubt)),
         "comment": await _refusal(lambda: check_comment(call, visitor)),
+        "reveal": await _refusal(lambda: check_reveal(ledger, call, visitor)),
     }
     return [Permission(action, refusal) for action, refusal in refusals.items()]
 
@@ -128,6 +132,38 @@ async def check_comment(call: Call, visitor: Visitor) -> None:
     """
     if not _is_requester(call, visitor):
         visitor.require(Role.REVIEWER)
+
+
+async def check_reveal(ledger: Ledger, call: Call, visitor: Visitor) -> None:
+    """Refuse to show what is secret to a visitor who neither asked for the call, nor decides about
+    it, nor may revoke it.
+
+    Args:
+        call: with its requester (`with_origin`).
+
+    Raises:
+        NotAllowed: they are such a visitor.
+    """
+    if visitor.is_service or _is_requester(call, visitor):
+        return
+    name, asking = visitor.name, call.approval_request
+    vote = e.Voted(verdict="deny", digest=asking.digest if asking else "")
+    is_approved = call.decided is not None and isinstance(call.decided.event, e.Approved)
+    may = Role.REVIEWER in visitor.roles and (
+        objection_to_voter(call, vote, name, ledger.now()) is None
+        or (is_approved and may_revoke(call, name))
+    )
+    if not may and call.status is Status.PENDING and Role.REVIEWER in visitor.roles:
+        # As a member of a group, or in another's place.
+        forgives = visitor.kind == "session"
+        may = not await _refusal(
+            lambda: ledger.reviewer(name).check_vote(call, vote, forgives=forgives)
+        )
+    if not may:
+        raise NotAllowed(
+            f"{name} may not see what is secret in {call.ref}: its requester can, and those who "
+            "decide about it."
+        )
 
 
 def _is_requester(call: Call, visitor: Visitor) -> bool:

@@ -18,6 +18,7 @@ from ayes.ops.single_flight import in_thread
 from ayes.projections.thread import thread_of
 from ayes.projections.views.copied import copied
 from ayes.projections.views.fact import fact_row
+from ayes.projections.views.secrets import WHOLE
 from ayes.schemas.codec import Fact
 from ayes.schemas.errors import BadInput, NotAllowed
 from ayes.schemas.policy import Policy, read_policy
@@ -50,7 +51,7 @@ def _version(fact: Fact, voids: dict[int, str]) -> Version:
     return Version(
         version=int(fact.slot.tail[1]),
         applied_at=fact.recorded_at,
-        by=fact_row(fact).by,
+        by=fact_row(fact, WHOLE).by,
         proposal=getattr(fact.event, "proposal", ""),
         void=voids.get(fact.seq, ""),
         seq=fact.seq,

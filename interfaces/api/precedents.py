@@ -74,7 +74,7 @@ async def precedents(visit: Visit, workspace: str, new: e.Granted) -> Precedents
     since = (visit.reading.now() - timedelta(days=DAYS)).isoformat()
     chosen = CallQuery.of(workspace=workspace, tool=new.tool, since=since)
     while looked_at < _CALLS and clock.time() < late:
-        found = await decided.page(visit, chosen, after=after, limit=_PAGE)
+        found = await decided.page(visit, chosen, after=after, limit=_PAGE, whole=True)
         for one in found.calls:
             looked_at += 1
             if one.requester not in {visit.name, visit.visitor.person} and await _is_covered(

@@ -6,6 +6,7 @@ from fastapi import Response
 
 from ayes.interfaces.api.base import ApiRouter
 from ayes.interfaces.api.identity import Reading, Visit
+from ayes.interfaces.api.permissions import check_reveal
 from ayes.interfaces.api.queries import Named
 from ayes.ops.sealing.files import KEY, SealFiles, read_key
 from ayes.ops.sealing.receipts import make
@@ -20,8 +21,12 @@ router: Final = ApiRouter(tags=["calls"])
 )
 async def receipt(ref: Named, visit: Reading) -> Response:
     """A file with the call's facts and the proof that they are in the sealed log. Whoever has it
-    can verify it, and read everything in it. It may wait ten seconds for the seal.
+    can verify it, and read everything in it; so if arguments of its tool are secret, it is for
+    those who may see them. It may wait ten seconds for the seal.
     """
+    known = await visit.reading.with_origin(await visit.reading.known_call(ref))
+    if (await visit.secrets(known)).hides:
+        await check_reveal(visit.reading, known, visit.visitor)
     store = visit.backend.store
     made = await make(visit.reading, ref, SealFiles(store), read_key(store))
     headers = {"Content-Disposition": f'attachment; filename="{ref.call}.receipt"'}

@@ -16,7 +16,6 @@ from ayes.interfaces.api.queries import Named
 from ayes.ledger.call import Call
 from ayes.ledger.clients.client import same_content
 from ayes.ledger.lifecycle import Status
-from ayes.ops.actions.votes import state_of
 from ayes.projections.views.call import CallState
 from ayes.schemas import events as e
 from ayes.schemas.errors import AlreadyFilled, BadInput
@@ -73,7 +72,7 @@ async def request(
         )
     service = await visit.service()
     known = await service.request(ref, **request.model_dump())
-    return await state_of(visit.reading, known)
+    return await visit.state_of(known)
 
 
 class Decision(Struct, frozen=True):
@@ -95,7 +94,7 @@ async def decision(
     known = await visit.reading.known_call(ref)
     if timeout_s:
         known = await visit.reading.until(known, lambda one: one.decided is not None, timeout_s)
-    return Decision(decided=known.decided is not None, state=await state_of(visit.reading, known))
+    return Decision(decided=known.decided is not None, state=await visit.state_of(known))
 
 
 class Withdrawal(ApiModel):
@@ -111,7 +110,7 @@ async def withdraw(ref: Named, withdrawal: Withdrawal, visit: Reading) -> CallSt
         await check_withdrawal(reading, known, visit.visitor)
         service = await visit.service()
         known = await service.withdraw(ref, withdrawal.reason)
-    return await state_of(visit.reading, known)
+    return await visit.state_of(known)
 
 
 class Claim(ApiModel):
@@ -133,7 +132,7 @@ async def claim(ref: Named, claim: Claim, visit: Serving) -> CallState:
     """
     service = await visit.service()
     known = await service.start(ref, claim_id=str(claim.claim), lease_s=claim.lease_s)
-    return await state_of(visit.reading, known)
+    return await visit.state_of(known)
 
 
 class Renewal(ApiModel):
@@ -151,7 +150,7 @@ async def renew(ref: Named, renewal: Renewal, visit: Serving) -> CallState:
     each lease.
     """
     service = await visit.service()
-    return await state_of(visit.reading, await service.renew(ref, str(renewal.claim)))
+    return await visit.state_of(await service.renew(ref, str(renewal.claim)))
 
 
 class Result(ApiModel):
@@ -176,7 +175,7 @@ async def finish(ref: Named, result: Result, visit: Serving) -> CallState:
         known = await service.known_call(ref)
         if not _ended_so(known, output, result.error):
             raise
-    return await state_of(visit.reading, known)
+    return await visit.state_of(known)
 
 
 def _ended_so(call: Call, output: e.Content | None, error: str | None) -> bool:
@@ -206,4 +205,4 @@ async def doubt(ref: Named, doubts: Doubts, visit: Reading) -> CallState:
         await check_doubt(reading, known, visit.visitor, await doubt_about(reading, known))
         service = await visit.service()
         known = await service.doubt(ref, doubts.reason)
-    return await state_of(visit.reading, known)
+    return await visit.state_of(known)

@@ -9,7 +9,7 @@ goes on.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Collection, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Mapping
 from contextlib import aclosing
 from datetime import datetime
 from importlib.util import find_spec
@@ -28,10 +28,12 @@ from ayes.ops.lake.catalog import connect
 from ayes.ops.lake.writer import read_manifest
 from ayes.projections.call_query import OF_PENDING, TIMES, CallQuery, Seen
 from ayes.projections.views.call import DecidedCall, decided_call
+from ayes.projections.views.secrets import WHOLE, Secrets
 from ayes.schemas.errors import BadInput
 from ayes.schemas.slots import ROOT, CallRef
 
 type Order = Literal["newest", "oldest"]
+type ToVisitor = Callable[..., Awaitable[Secrets]]
 
 #: A search that has taken this long returns what it has found.
 _PATIENCE_S: Final = 1.0
@@ -107,12 +109,14 @@ async def search(
     order: Order = "newest",
     after: int | None = None,
     limit: int = 50,
+    shown: ToVisitor | None = None,
 ) -> Found:
     """The decided calls that the query selects.
 
     Args:
         lake: where the lake is, if there is one.
         after: the decision behind which to go on.
+        shown: what of these calls is secret to the visitor; None: nothing.
 
     Raises:
         BadInput: it has words that need what decided calls do not have.
@@ -126,7 +130,7 @@ async def search(
     async with aclosing(_candidates(ledger, lake, chosen, order, after)) as candidates:
         async for some in candidates:
             for together in batched(some.calls, _TOGETHER, strict=False):
-                for call in await _selected(ledger, [ref for _, ref in together], chosen):
+                for call in await _selected(ledger, [ref for _, ref in together], chosen, shown):
                     room -= len(call.arguments)
                     if found and (len(found) == limit or room < 0):
                         return Found(found, reached)
@@ -140,12 +144,17 @@ async def search(
 
 
 async def _selected(
-    ledger: Ledger, refs: Collection[CallRef], chosen: CallQuery
+    ledger: Ledger, refs: Collection[CallRef], chosen: CallQuery, shown: ToVisitor | None
 ) -> list[DecidedCall]:
     """Those of these calls that are decided and that the query selects."""
     facts = await ledger.read(*refs)
-    calls = [call_of(ref, facts) for ref in refs]
-    return await selected(ledger, [one for one in calls if one.requested and one.decided], chosen)
+    known = [call_of(ref, facts) for ref in refs]
+    calls = {str(one.ref): one for one in known if one.requested and one.decided}
+    found = await selected(ledger, calls.values(), chosen)
+    if shown is None:
+        return found
+    secrets = await shown(*(calls[one.call] for one in found))
+    return [decided_call(calls[one.call], secrets) for one in found]
 
 
 async def selected(
@@ -168,7 +177,7 @@ async def selected(
         secret = {call: declared[tool] for call, tool in tools.items()}
     is_mine = None if mine is None else lambda one: mine[one.call]
     seen = Seen(ledger.now(), is_mine, secret=lambda one: secret.get(one.call))
-    return list(filter(chosen.selecting(seen), map(decided_call, calls)))
+    return list(filter(chosen.selecting(seen), (decided_call(one, WHOLE) for one in calls)))
 
 
 async def _candidates(

@@ -32,7 +32,8 @@ from ayes.projections.live import Discarded, Ended, Fragment
 from ayes.projections.thread import Thread, thread_of
 from ayes.projections.views import thread as views
 from ayes.projections.views.content import held_file
-from ayes.projections.views.fact import fact_row, fact_sentence, own
+from ayes.projections.views.fact import fact_row, fact_sentence, own, wishes_of
+from ayes.projections.views.secrets import Secrets
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import decoded, files_in, words
@@ -143,14 +144,19 @@ async def _listed(visit: Visit, found: Mapping[ThreadRef, Fact]) -> list[ListedT
     said = await asyncio.gather(
         *(ledger.log.latest(f"{ROOT}.{ref.workspace}.{ref.thread}.said.*") for ref in found)
     )
+    facts = found.values()
+    edited = [fact for fact in facts if isinstance(fact.event, e.Voted | e.Approved)]
+    asked = [ref.requested for fact in edited if (ref := fact.slot.call_ref) is not None]
+    requests = await ledger.read(*asked) if asked else ()
+    secrets, wishes = await visit.secrets(*facts, *requests), wishes_of(requests)
     waiting = Counter((one.workspace, one.thread) for one in visit.waiting.oldest())
     return [
         ListedThread(
             thread=str(ref),
             requester=getattr(by_thread.get(ref), "requester", ""),
             said=_last_words(message)[:_SHORT],
-            latest=fact_row(fact).kind,
-            latest_words=fact_sentence(fact),
+            latest=fact_row(fact, secrets).kind,
+            latest_words=fact_sentence(fact, secrets, wishes),
             active_at=fact.recorded_at,
             seq=fact.seq,
             waiting=waiting[ref.workspace, ref.thread],
@@ -197,7 +203,7 @@ async def conversation(
     limit: Annotated[int, Query(ge=1, le=1000)] = 200,
 ) -> Conversation:
     """One conversation: its newest items, or those before an earlier page."""
-    thread = await _known(visit, ref)
+    thread, secrets = await _known(visit, ref)
     items = timeline.timeline(thread)[:before]
     opened = thread.opened.event if thread.opened else None
     stopped_at = history_of(thread).stopped_at
@@ -207,18 +213,19 @@ async def conversation(
         agent=getattr(opened, "agent", ""),
         model=getattr(opened, "model", ""),
         opened_at=thread.opened.recorded_at if thread.opened else None,
-        items=[views.thread_item(one) for one in items[-limit:]],
+        items=[views.thread_item(one, secrets) for one in items[-limit:]],
         previous=len(items) - limit if len(items) > limit else None,
         stopped_at=str(stopped_at) if stopped_at else None,
         formats=list(FORMATS),
     )
 
 
-async def _known(visit: Visit, ref: ThreadRef) -> Thread:
+async def _known(visit: Visit, ref: ThreadRef) -> tuple[Thread, Secrets]:
+    """The conversation, and what of it the visitor is not shown."""
     facts = await visit.reading.read(ref)
     if not own(facts):
         raise UnknownCall(f"nothing was ever recorded in {ref}.")
-    return thread_of(ref, facts)
+    return thread_of(ref, facts), await visit.secrets(*facts)
 
 
 @router.get(
@@ -234,11 +241,13 @@ async def history(
 ) -> Response:
     """A conversation as its model continues it: the messages of a provider's API.
 
-    With `files=false` stored files are described in words, and their bytes are not read. The header
+    What tools declare as secret is left out, but for services. With `files=false` stored files are
+    described in words, and their bytes are not read. The header
     `Ayes-Stopped-At` names the call before whose turn it stops, if one is not settled.
     """
     writer = format_named(provider)
-    found = history_of(await _known(visit, ref))
+    thread, secrets = await _known(visit, ref)
+    found = history_of(secrets.thread(thread))
     headers = {"Ayes-Stopped-At": str(found.stopped_at)} if found.stopped_at else {}
     entries = found.entries
     if files:

@@ -10,6 +10,7 @@ from ayes.interfaces.api.identity import Reading
 from ayes.ops.actions.tools import newest_tools
 from ayes.projections.views.copied import copied
 from ayes.projections.views.fact import fact_row
+from ayes.projections.views.secrets import WHOLE
 from ayes.schemas import tools as declared_tools
 from ayes.schemas.codec import Fact
 from ayes.schemas.events import ToolClass
@@ -53,7 +54,7 @@ def _declared(tool: declared_tools.Tool, fact: Fact) -> DeclaredTool:
         version=tool.version,
         json_schema=tool.declared.schema,
         declared_at=fact.recorded_at,
-        by=fact_row(fact).by,
+        by=fact_row(fact, WHOLE).by,
     )
 
 

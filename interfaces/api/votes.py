@@ -13,7 +13,7 @@ from ayes.interfaces.api.identity import Reviewing, Visit
 from ayes.interfaces.api.queries import Named
 from ayes.interfaces.problems import Problem, problem_of
 from ayes.ledger.clients.reviewers import Ballot, Reviewer, ToSign
-from ayes.ops.actions.votes import late_result, seen_by_gate, state_of
+from ayes.ops.actions.votes import late_result, seen_by_gate
 from ayes.projections.views.call import CallState
 from ayes.schemas import events as e
 from ayes.schemas.errors import ApprovalsError, BadInput
@@ -75,7 +75,7 @@ async def to_sign(ref: CallRef, vote: NewVote, visit: Visit) -> ToSign | None:
 
 async def _vote(ref: CallRef, vote: NewVote, visit: Visit, reviewer: Reviewer) -> CallState:
     known = await reviewer.vote(ref, Ballot(**vote.model_dump()))
-    return await state_of(visit.reading, await seen_by_gate(visit.reading, known, _COUNTED_S))
+    return await visit.state_of(await seen_by_gate(visit.reading, known, _COUNTED_S))
 
 
 def _name(text: str) -> str:
@@ -148,7 +148,7 @@ async def revoke(ref: Named, revocation: Revocation, visit: Reviewing) -> CallSt
     """Take an approval back before the tool runs."""
     reviewer = await visit.reviewer()
     known = await reviewer.revoke(ref, **revocation.model_dump())
-    return await state_of(visit.reading, known)
+    return await visit.state_of(known)
 
 
 class Reconciliation(ApiModel):
@@ -177,4 +177,4 @@ async def reconcile(ref: Named, found: Reconciliation, visit: Reviewing) -> Call
     reviewer = await visit.reviewer()
     known = await reviewer.reconcile(ref, happened=happened, output=output)
     forget(visit.reading)
-    return await state_of(visit.reading, known)
+    return await visit.state_of(known)

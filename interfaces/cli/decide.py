@@ -49,6 +49,7 @@ from ayes.ledger.descriptions import describe_decision
 from ayes.ledger.lifecycle import Status
 from ayes.ops.actions.kept import saved_view, snoozed_by
 from ayes.ops.actions.searching import seen_by, to_decide
+from ayes.ops.actions.secrets import secrets_in
 from ayes.ops.actions.votes import (
     GATE_S,
     late_result,
@@ -66,6 +67,7 @@ from ayes.projections.pending import BadEntry, Entry
 from ayes.projections.saved_views import SavedView
 from ayes.projections.views.call import SHORT
 from ayes.projections.views.fact import late_words
+from ayes.projections.views.secrets import Secrets
 from ayes.schemas import events as e
 from ayes.schemas.errors import (
     ApprovalsError,
@@ -148,13 +150,14 @@ async def pending(
             await _watch_pending(ledger, chosen, name, json=session.json)
             return
         found, unreadable = await _matching(ledger, chosen, name, order)
+        secrets = await secrets_in(ledger, *found[:limit])
     entries, waiting = found[:limit], len(found)
     _warn_unreadable(unreadable, json=session.json)
     if session.json:
         for entry in entries:
-            print_data(queue.encode(_named(entry)).decode())
+            print_data(_entry_json(entry, secrets))
     elif entries:
-        cards.print_pending(entries, output.console())
+        cards.print_pending(entries, output.console(), secrets)
         which = "oldest" if order == OLDEST else "first"
         shown = "" if len(entries) == waiting else f", the {which} {len(entries)} shown"
         print_message()
@@ -215,6 +218,11 @@ def _named[T: (Entry, CallInDoubt)](found: T) -> T:
     return structs.replace(found, call=str(call))
 
 
+def _entry_json(entry: Entry, secrets: Secrets) -> str:
+    shown = secrets.arguments(entry.declaration, entry.arguments)
+    return queue.encode(structs.replace(_named(entry), arguments=shown)).decode()
+
+
 def _report_in_doubt(found: Sequence[CallInDoubt], limit: int | None, *, json: bool) -> None:
     shown = found[:limit]
     if json:
@@ -236,6 +244,7 @@ async def _watch_pending(ledger: Ledger, chosen: CallQuery, name: str, *, json: 
         async for changed in coming:
             came = [entry for _, entry in changed if isinstance(entry, Entry)]
             selects = chosen.selecting(await seen_for(ledger, came, chosen, name))
+            secrets = await secrets_in(ledger, *came)
             for key, entry in changed:
                 if isinstance(entry, Entry):
                     is_shown = selects(entry)
@@ -245,7 +254,7 @@ async def _watch_pending(ledger: Ledger, chosen: CallQuery, name: str, *, json: 
                     continue
                 shown.add(key)
                 call = key.replace(".", "/")
-                _print_change(call, entry, json=json)
+                _print_change(call, entry, secrets, json=json)
                 if entry is None and not json:
                     print_line(f"decided  {call}{await how_decided(ledger, call)}")
 
@@ -257,15 +266,17 @@ def _warn_unreadable(unreadable: Sequence[BadEntry], *, json: bool) -> None:
         print_message(jsonlib.dumps(found) if json else f"warning: {one}")
 
 
-def _print_change(call: str, entry: Entry | BadEntry | None, *, json: bool) -> None:
+def _print_change(
+    call: str, entry: Entry | BadEntry | None, secrets: Secrets, *, json: bool
+) -> None:
     if isinstance(entry, BadEntry):
         _warn_unreadable([entry], json=json)
     elif json:
-        found = queue.encode(_named(entry)).decode() if entry else "null"
+        found = _entry_json(entry, secrets) if entry else "null"
         print_data(f'{{"call":"{call}","open":{found}}}')
     elif entry:
         flaw = f"  [{entry.flaw}]" if entry.flaw else ""
-        what = entry.title or in_brief(entry.arguments)
+        what = entry.title or in_brief(secrets.arguments(entry.declaration, entry.arguments))
         print_line(f"asked    {call}  {entry.tool}  {what}  {entry.digest[:SHORT]}{flaw}")
 
 
@@ -406,7 +417,12 @@ async def vote(
             at_terminal = sys.stdin.isatty() and sys.stderr.isatty()
             ask = at_terminal and not any(confirmation) and not ballot.typed
             if ask or not session.json:  # the stderr of a program has JSON errors only
-                cards.print_question(known, output.console(stderr=True), ballot.arguments)
+                cards.print_question(
+                    known,
+                    output.console(stderr=True),
+                    await secrets_in(ledger, known),
+                    ballot.arguments,
+                )
             if ask:
                 typed = await _confirm_one(known, ballot.verdict)
                 if typed is None:
@@ -431,7 +447,9 @@ async def _vote_on_all(
         if not shown:
             print_message("No pending call matches. Nothing was recorded.")
             return 1 if unreadable else 0
-        if not sure and not await _confirm_all(shown, ballot.verdict):
+        if not sure and not await _confirm_all(
+            shown, ballot.verdict, await secrets_in(ledger, *shown)
+        ):
             print_message("Nothing was recorded.")
             return 1
         problems = [await _vote_as_shown(ledger, one, name, ballot) for one in shown]
@@ -439,9 +457,9 @@ async def _vote_on_all(
     return 1 if any(problems) or unreadable else 0
 
 
-async def _confirm_all(shown: Sequence[Entry], verdict: str) -> bool:
+async def _confirm_all(shown: Sequence[Entry], verdict: str, secrets: Secrets) -> bool:
     """Display the calls, and ask the person at the terminal."""
-    cards.print_pending(shown, output.console(stderr=True))
+    cards.print_pending(shown, output.console(stderr=True), secrets)
     calls = "1 call waits" if len(shown) == 1 else f"{len(shown):,} calls wait"
     if not sys.stdin.isatty():
         raise BadInput(
@@ -519,7 +537,8 @@ async def _report_each(
         elif problem:
             print_message(f"{one.ref}: error: {problem}")
         else:
-            print_message(standing(known, await open_tally(ledger, known)))
+            secrets = await secrets_in(ledger, known)
+            print_message(standing(known, await open_tally(ledger, known), secrets))
     if not json and len(shown) > 1:
         succeeded = sum(problem is None for problem in problems)
         print_message()

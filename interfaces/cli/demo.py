@@ -26,6 +26,7 @@ from ayes.ops.workers import KINDS, durables, reactions, working
 from ayes.projections.formats import openai_chat
 from ayes.projections.history import Outcome, history
 from ayes.projections.thread import Thread, thread_of
+from ayes.projections.views.secrets import WHOLE
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, fact_json
 from ayes.schemas.errors import AlreadyDecided, AlreadyFilled
@@ -187,7 +188,7 @@ async def _decided(
             if json:
                 print_data(fact_json(fact))
             elif verbose:
-                output.print_facts([fact], console)
+                output.print_facts([fact], console, WHOLE)
             ref, event = fact.slot.call_ref, fact.event
             if ref is not None and isinstance(event, e.ToolRequested):
                 wishes[ref] = f"{event.tool} {event.arguments}"

@@ -16,6 +16,7 @@ from ayes.interfaces.cli.options import (
     option,
 )
 from ayes.ops.actions.grants import GrantScope, check_scope, give_grant, grant_ref, vote_problem
+from ayes.ops.actions.secrets import secrets_in
 from ayes.projections.views.grant import grant_state, grant_words
 from ayes.schemas.durations import lasting_s
 from ayes.schemas.errors import BadInput
@@ -76,8 +77,8 @@ async def give(
     async with session.as_reviewer(name) as ledger:
         grant = grant_ref(ref.workspace if ref else workspace or "", name, named)
         given, problem = await give_grant(ledger, grant, ref, scope)
-        now = ledger.now()
-    session.print(grant_state(given, now), grant_words(given, now))
+        now, secrets = ledger.now(), await secrets_in(ledger, given)
+    session.print(grant_state(given, now, secrets), grant_words(given, now, secrets))
     if problem is not None:
         raise vote_problem(grant, ref, problem)
 
@@ -87,8 +88,9 @@ async def show_grants(workspace: WorkspaceOption = "default", *, session: Sessio
     """List the grants of a workspace, with their status, the uses that are left, and their end."""
     async with session.connect("observer") as ledger:
         found, now = await ledger.grants(workspace), ledger.now()
+        secrets = await secrets_in(ledger, *found)
     session.print_rows(
-        [(grant_state(one, now), grant_words(one, now)) for one in found],
+        [(grant_state(one, now, secrets), grant_words(one, now, secrets)) for one in found],
         if_none=f"No grant was ever given in {workspace}.",
     )
 
@@ -105,8 +107,8 @@ async def revoke(
     ref = GrantRef.parse(grant)
     async with session.as_reviewer(name) as ledger:
         revoked = await ledger.reviewer(name).revoke_grant(ref, reason=reason)
-        now = ledger.now()
+        now, secrets = ledger.now(), await secrets_in(ledger, revoked)
     session.print(
-        grant_state(revoked, now),
+        grant_state(revoked, now, secrets),
         f"{ref} covers no more calls. Calls approved by it stay approved.",
     )

@@ -31,13 +31,15 @@ from ayes.interfaces.cli.terminal.output import (
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe_undoing, outcome_words
 from ayes.ledger.validity import may_be_void
+from ayes.ops.actions.secrets import secrets_in
 from ayes.ops.ocsf_file import OcsfFile
 from ayes.projections.formats import FORMATS, format_named
 from ayes.projections.history import history as history_of
 from ayes.projections.live import Discarded, Ended, Fragment
 from ayes.projections.ocsf import needs_call, ocsf_event
 from ayes.projections.thread import thread_of
-from ayes.projections.views.fact import Wishes, own, voids_of, wishes_of
+from ayes.projections.views.fact import own, voids_of, wishes_of
+from ayes.projections.views.secrets import WHOLE, Secrets
 from ayes.schemas import strict_json
 from ayes.schemas.codec import Fact, fact_json
 from ayes.schemas.errors import BadFile, UnknownCall
@@ -60,18 +62,26 @@ FormatOption = Annotated[
 
 
 @command(app, examples="ayes show shop/order-17/refund-1")
-async def show(call: CallArgument, session: Session) -> None:
+async def show(
+    call: CallArgument,
+    secrets: Annotated[
+        bool, option("--secrets", "Also the values that its tool declares as secret.")
+    ] = False,
+    *,
+    session: Session,
+) -> None:
     """Show every fact about a call, and all that it runs with."""
     ref = CallRef.parse(call)
     async with session.connect("observer") as ledger:
         known = await ledger.known_call(ref)
         facts = await ledger.read(ref)
+        hiding = WHOLE if secrets else await secrets_in(ledger, known)
     title = f"{ref} {outcome_words(known.outcome)}"
     if known.undoing is not None:
         title += f", class: {describe_undoing(known.undoing, known.undo_until)}"
-    _print(facts, title, json=session.json)
+    _print(facts, title, hiding, json=session.json)
     if not session.json:
-        cards.print_arguments(known, output.console())
+        cards.print_arguments(known, output.console(), hiding)
 
 
 @command(app)
@@ -80,9 +90,10 @@ async def thread(thread: ThreadArgument, session: Session) -> None:
     ref = ThreadRef.parse(thread)
     async with session.connect("observer") as ledger:
         facts = await ledger.read(ref)
+        hiding = await secrets_in(ledger, *facts)
     if not own(facts):
         raise UnknownCall(f"nothing was ever recorded in {ref}.")
-    _print(facts, str(ref), json=session.json)
+    _print(facts, str(ref), hiding, json=session.json)
 
 
 @command(
@@ -120,8 +131,11 @@ async def watch(
                 if session.json:
                     print_data(fact_json(fact, voids.get(fact.seq, "")))
                 else:
-                    wishes = await _wish(ledger, fact)
-                    output.print_facts([fact], console, full=True, wishes=wishes, voids=voids)
+                    requests = await _requests(ledger, fact)
+                    hiding, wishes = await secrets_in(ledger, *requests), wishes_of(requests)
+                    output.print_facts(
+                        [fact], console, hiding, full=True, wishes=wishes, voids=voids
+                    )
 
 
 async def _append_events(ledger: Ledger, path: Path, start: int | None, *, until_now: bool) -> None:
@@ -197,12 +211,12 @@ async def _void(ledger: Ledger, fact: Fact) -> dict[int, str]:
     return voids_of(await ledger.read(ref, must_include=fact.slot))
 
 
-async def _wish(ledger: Ledger, fact: Fact) -> Wishes:
-    """The request, if the fact changes its arguments."""
+async def _requests(ledger: Ledger, fact: Fact) -> tuple[Fact, ...]:
+    """The fact, with the request if it changes its arguments."""
     ref = fact.slot.call_ref
     if ref is None or getattr(fact.event, "arguments", None) is None or fact.slot == ref.requested:
-        return {}
-    return wishes_of(await ledger.read(ref.requested))
+        return (fact,)
+    return (fact, *await ledger.read(ref.requested))
 
 
 @command(app, examples="ayes history shop/order-17 --format anthropic")
@@ -275,11 +289,11 @@ def _read_payload(file: str) -> dict[str, Any] | list[Any]:
     return payload
 
 
-def _print(facts: tuple[Fact, ...], title: str, *, json: bool) -> None:
+def _print(facts: tuple[Fact, ...], title: str, secrets: Secrets, *, json: bool) -> None:
     voids, facts = voids_of(facts), own(facts)
     if json:
         for fact in facts:
             print_data(fact_json(fact, voids.get(fact.seq, "")))
     else:
         print_message(title)
-        output.print_facts(facts, output.console(), voids=voids)
+        output.print_facts(facts, output.console(), secrets, voids=voids)

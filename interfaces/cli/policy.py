@@ -36,10 +36,12 @@ from ayes.ledger.judging.explanation import (
 )
 from ayes.ledger.judging.policies import attributed, classed, origin, origin_slots
 from ayes.ledger.validity import call_of
+from ayes.ops.actions.secrets import secrets_in
 from ayes.ops.audit import backtest as trying
 from ayes.ops.audit.backtest import Counts, Report
 from ayes.ops.broker.setup import check_policy
 from ayes.projections.views.call import quorum_words
+from ayes.projections.views.secrets import Declaration, Secrets, declaration
 from ayes.schemas import events as e
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadInput, UnknownCall
@@ -282,8 +284,16 @@ async def explain(call: CallArgument, session: Session) -> None:
         _print_lines(_lines(explained))
 
 
+def _without_secrets(one: Explained, of: Declaration, secrets: Secrets) -> Explained:
+    votes = tuple(
+        replace(vote, arguments=vote.arguments and secrets.arguments(of, vote.arguments))
+        for vote in one.votes
+    )
+    return replace(one, arguments=secrets.arguments(of, one.arguments), votes=votes)
+
+
 async def explanation(ledger: Ledger, ref: CallRef) -> Explained:
-    """Explain the state of a call from the facts alone.
+    """Explain the state of a call from the facts alone, without what is secret.
 
     Raises:
         UnknownCall: it was never requested.
@@ -301,7 +311,7 @@ async def explanation(ledger: Ledger, ref: CallRef) -> Explained:
     call, delegations = await ledger.with_given(call) if call.votes else (call, ())
     grants = await ledger.grants(ref.workspace)
     sums = sums_of(policies, call)
-    return explained(
+    found = explained(
         call,
         policies,
         tool,
@@ -311,6 +321,7 @@ async def explanation(ledger: Ledger, ref: CallRef) -> Explained:
         await ledger.with_usage(sums, call, must_include=ref.requested, is_exact=True),
         names_requester=names_requester,
     )
+    return _without_secrets(found, declaration(call), await secrets_in(ledger, call))
 
 
 # --------------------------------------------------------------------------------------- for people

@@ -63,7 +63,7 @@ async def request(
             labels=named,
             expires_in_s=expires_in_s,
         )
-        return await report_end(ledger, ref, e.Approved, json=session.json)
+        return await report_end(ledger, ref, e.Approved, json=session.json, whole=True)
 
 
 @command(app)
@@ -77,9 +77,9 @@ async def withdraw(call: CallArgument, reason: ReasonOption = "", *, session: Se
         assert known.withdrawn
         if known.starts and known.starts[0].seq < known.withdrawn.seq:
             sentence = f"{call} goes on. The calls that its sub-agents asked for are withdrawn."
-            await report(ledger, known, sentence, json=session.json)
+            await report(ledger, known, sentence, json=session.json, whole=True)
             return 0
-        return await report_end(ledger, ref, e.Withdrawn, json=session.json)
+        return await report_end(ledger, ref, e.Withdrawn, json=session.json, whole=True)
 
 
 @command(app)
@@ -90,7 +90,7 @@ async def doubt(call: DecidedCallArgument, reason: ReasonOption = "", *, session
     async with session.connect("service") as ledger:
         known = await ledger.doubt(call, reason)
         sentence = f"{call} is in doubt. Next: ayes reconcile {call} --as NAME"
-        await report(ledger, known, sentence, json=session.json)
+        await report(ledger, known, sentence, json=session.json, whole=True)
 
 
 @command(app)
@@ -103,7 +103,7 @@ async def start(call: DecidedCallArgument, session: Session) -> None:
         sentence = (
             f"{call} is yours to run, with {shown(known.arguments)}. Next: ayes finish {call}"
         )
-        await report(ledger, known, sentence, json=session.json)
+        await report(ledger, known, sentence, json=session.json, whole=True)
 
 
 @command(
@@ -138,7 +138,9 @@ async def finish(
         known = await (
             ledger.finish(ref, error=error) if output is None else ledger.finish(ref, output=output)
         )
-        await report(ledger, known, f"{call} {outcome_words(known.outcome)}.", json=session.json)
+        await report(
+            ledger, known, f"{call} {outcome_words(known.outcome)}.", json=session.json, whole=True
+        )
 
 
 @command(app, examples="ayes wait shop/order-17/refund-1 --timeout 15m && ./refund.sh")
@@ -159,5 +161,5 @@ async def wait(
         known = await (
             ledger.known_call(ref) if timeout_s == 0 else ledger.decision(ref, timeout_s=timeout_s)
         )
-        await report(ledger, known, json=session.json)
+        await report(ledger, known, json=session.json, whole=True)
     return exit_code(known, e.Approved)

@@ -216,14 +216,15 @@ def explained(
         grants=decision.grants if isinstance(decision, e.Approved) and decision.grants else grants,
         decision=_kind(decision) if decision is not None else None,
         decided=describe(call.decided) if call.decided is not None else "",
-        budgets=tuple(_budget(one, call) for one in budgets),
+        budgets=tuple(_budget(one, call, tool) for one in budgets),
         by_now=now if judged is None or _differ(judged, now) else None,
         tool_class=call.tool_class if policies.speak_of_classes else None,
     )
 
 
-def _budget(one: Sum, call: Call) -> ExplainedBudget:
+def _budget(one: Sum, call: Call, tool: Tool | None) -> ExplainedBudget:
     arguments = call.wish.arguments
+    is_secret = tool is not None and tool.hides(one.budget.amount)
     return ExplainedBudget(
         name=one.budget.name,
         organisation=one.organisation,
@@ -231,8 +232,8 @@ def _budget(one: Sum, call: Call) -> ExplainedBudget:
         unit=one.budget.unit,
         limit=one.budget.limit,
         used=one.spent(call.ref),
-        needed=one.cost(arguments),
-        words=one.described(call.ref, arguments),
+        needed=None if is_secret else one.cost(arguments),
+        words=one.described(call.ref, arguments, is_secret=is_secret),
     )
 
 

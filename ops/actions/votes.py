@@ -10,6 +10,7 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.votes import Tally
 from ayes.projections.pending import Entry
 from ayes.projections.views.call import CallState, call_state
+from ayes.projections.views.secrets import Secrets
 from ayes.schemas import events as e
 from ayes.schemas.errors import NotOpen
 
@@ -58,9 +59,9 @@ async def open_tally(ledger: Ledger, call: Call) -> Tally | None:
     return await ledger.tally(call) if is_open else None
 
 
-async def state_of(ledger: Ledger, call: Call) -> CallState:
+async def state_of(ledger: Ledger, call: Call, secrets: Secrets) -> CallState:
     """A call as everybody outside sees it; while it is open, with the state of the vote."""
-    return call_state(call, await open_tally(ledger, call))
+    return call_state(call, secrets, await open_tally(ledger, call))
 
 
 def late_result(call: Call) -> tuple[bool, e.Content]:

@@ -168,8 +168,8 @@ def _secrets(seen: Evidence) -> LineAnswer:
     hiding = sum(bool(one.secret) for one in seen.site.tools)
     return LineAnswer(
         "no",
-        "arguments that a tool declares as secret are left out of notices only: the model that "
-        f"writes them and the log have them; tools here that declare some: {hiding} of "
+        "arguments that a tool declares as secret are hidden from people until they ask: the model "
+        f"that writes them and the log have them; tools here that declare some: {hiding} of "
         f"{len(seen.site.tools)}",
     )
 

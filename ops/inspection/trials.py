@@ -23,6 +23,7 @@ from ayes.ledger.validity import call_of, voids
 from ayes.projections.notices import notice
 from ayes.projections.slack_messages import is_whole
 from ayes.projections.views.call import call_state
+from ayes.projections.views.secrets import WHOLE
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
@@ -172,7 +173,7 @@ def _shown() -> bool:
     """Arguments are shown whole, hidden characters spelled out; else Slack has no button."""
     arguments = json.dumps({"text": "\u202e" + "x" * 10_000}, ensure_ascii=False)
     call = _call(_requested(arguments=arguments), _asked(arguments))
-    shown = visible_json(call_state(call).arguments)
+    shown = visible_json(call_state(call, WHOLE).arguments)
     is_same = json.loads(shown) == json.loads(arguments)
     return is_same and shown.isascii() and not is_whole(call, notice(call, "asked", secret=()))
 

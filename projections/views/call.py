@@ -1,7 +1,7 @@
 """A call as everybody outside sees it."""
 
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final
 
@@ -17,6 +17,7 @@ from ayes.projections.pending import Entry
 from ayes.projections.snoozes import Snoozed
 from ayes.projections.views.content import HeldFile, held_in_content
 from ayes.projections.views.copied import copied
+from ayes.projections.views.secrets import Secrets, declaration
 from ayes.schemas import events as e
 from ayes.schemas.content import words
 from ayes.schemas.people import is_excluded
@@ -113,16 +114,16 @@ class CallState(Struct, frozen=True, kw_only=True):
     result: ModelResult | None = None
 
 
-def call_state(call: Call, stands: Tally | None = None) -> CallState:
+def call_state(call: Call, secrets: Secrets, stands: Tally | None = None) -> CallState:
     """A call, its status and its decision; while it is open, the state of the vote."""
-    wish = call.wish
+    wish, shown = call.wish, secrets.call(call)
     decision = call.decided.event if call.decided else None
     asking = call.approval_request
     more: dict[str, Any] = {}
     if is_edited(call):
         more |= {
             "edited": True,
-            "requested_arguments": wish.arguments,
+            "requested_arguments": shown.wish.arguments,
             "requested_digest": wish.digest,
         }
     if stands is not None and not decision:
@@ -131,16 +132,16 @@ def call_state(call: Call, stands: Tally | None = None) -> CallState:
             "votes_needed": stands.needed,
             "agree": stands.people,
             "missing": _quorums_shown(missing(call, stands)),
-            "edits": stands.edits,
+            "edits": _edits_shown(call, secrets, stands.edits),
             "expires_at": call.deadline,
         }
-    ended = told(call, e.Wish(wish.tool, wish.arguments))
+    ended = told(shown, e.Wish(wish.tool, shown.wish.arguments))
     return CallState(
         call=str(call.ref),
         status=str(call.status),
         outcome=str(call.outcome),
         tool=wish.tool,
-        arguments=call.arguments,
+        arguments=shown.arguments,
         digest=call.digest,
         asked=call.gated is not None,
         decision=type(decision).__name__ if decision else None,
@@ -162,6 +163,15 @@ def call_state(call: Call, stands: Tally | None = None) -> CallState:
     )
 
 
+def _edits_shown(call: Call, secrets: Secrets, edits: Mapping[str, str]) -> dict[str, str]:
+    """Those that differ only in what is not shown stand together."""
+    found: dict[str, str] = {}
+    for raw, editor in edits.items():
+        shown = secrets.arguments(declaration(call), raw)
+        found[shown] = f"{found[shown]}, {editor}" if shown in found else editor
+    return found
+
+
 def _quorums_shown(quorums: Iterable[e.Quorum]) -> tuple[AskedQuorum, ...]:
     return tuple(AskedQuorum(one.voters, one.votes_needed) for one in quorums)
 
@@ -173,7 +183,7 @@ class PendingCall(Struct, frozen=True):
     workspace: str
     thread: str
     tool: str
-    #: Byte for byte what would run.
+    #: Byte for byte what would run, but for values that the tool declares as secret.
     arguments: str
     #: A vote must name it, so that it is about these bytes.
     digest: str
@@ -222,12 +232,13 @@ class PendingCall(Struct, frozen=True):
 
 
 def pending_call(
-    entry: Entry, *, mine: bool, voted: bool, confirms: bool, snoozed: Snoozed
+    entry: Entry, secrets: Secrets, *, mine: bool, voted: bool, confirms: bool, snoozed: Snoozed
 ) -> PendingCall:
     return copied(
         PendingCall,
         entry,
         call=str(entry.ref),
+        arguments=secrets.arguments(entry.declaration, entry.arguments),
         also=_quorums_shown((*entry.also, *entry.besides)),
         chain=_above(entry.chain or ()),
         undoing=entry.undoing or None,
@@ -335,12 +346,12 @@ class RecordedVote(Struct, frozen=True):
     signed: bool
 
 
-def recorded_votes(call: Call) -> list[RecordedVote]:
+def recorded_votes(call: Call, secrets: Secrets) -> list[RecordedVote]:
     whys = {one.fact.seq: one.why for one in voids(call)}
     return [
         copied(
             RecordedVote,
-            vote.event,
+            secrets.event(vote.event, call.ref.workspace, call.wish),
             reviewer=vote.slot.tail[3],
             voted_at=vote.recorded_at,
             seq=vote.seq,
@@ -415,10 +426,10 @@ class EarlierCall(Struct, frozen=True):
     requested_at: datetime
 
 
-def earlier_call(call: Call) -> EarlierCall:
+def earlier_call(call: Call, secrets: Secrets) -> EarlierCall:
     assert call.requested
     at = call.requested.recorded_at
-    return copied(EarlierCall, call_state(call), requested_at=at)
+    return copied(EarlierCall, call_state(call, secrets), requested_at=at)
 
 
 class DecidedCall(Struct, frozen=True):
@@ -461,7 +472,7 @@ class DecidedCall(Struct, frozen=True):
     title: str
 
 
-def decided_call(call: Call) -> DecidedCall:
+def decided_call(call: Call, secrets: Secrets) -> DecidedCall:
     assert call.requested, "only requested calls are found"
     assert call.decided, "only decided calls are found"
     wish, decision, asking = call.wish, call.decided.event, call.approval_request
@@ -470,7 +481,7 @@ def decided_call(call: Call) -> DecidedCall:
         workspace=call.ref.workspace,
         thread=call.ref.thread,
         tool=wish.tool,
-        arguments=call.arguments,
+        arguments=secrets.call(call).arguments,
         edited=is_edited(call),
         verdict=type(decision).__name__.lower(),
         status=call.status,
@@ -505,11 +516,13 @@ def is_edited(call: Call) -> bool:
     return isinstance(decision, e.Approved) and decision.arguments is not None
 
 
-def edit_words(call: Call) -> str:
+def edit_words(call: Call, secrets: Secrets) -> str:
     """How an approval changed the arguments, and the digest of the result; empty if it did not."""
     if not is_edited(call):
         return ""
-    return f"edited: {changes(call.wish.arguments, call.arguments)} (digest {call.digest[:SHORT]})"
+    shown = secrets.call(call)
+    said = changes(shown.wish.arguments, shown.arguments)
+    return f"edited: {said} (digest {call.digest[:SHORT]})"
 
 
 def changes(before: str, after: str) -> str:
@@ -532,7 +545,7 @@ def _value(raw: msgspec.Raw | None) -> str:
     return "(none)" if raw is None else bytes(raw).decode()
 
 
-def vote_words(call: Call, stands: Tally) -> str:
+def vote_words(call: Call, stands: Tally, secrets: Secrets) -> str:
     """The state of the vote on an open call: who agrees, and who is missing."""
     agree = f" ({', '.join(stands.people)})" if stands.people else ""
     lacking = ", and ".join(quorum_words(one) for one in missing(call, stands))
@@ -540,15 +553,17 @@ def vote_words(call: Call, stands: Tally) -> str:
     if stands.verdict is not None or call.withdrawn is not None:
         return f"{said} That is decided, but no gate has recorded it yet: see ayes status."
     if lacking:
-        edits = (_edit_words(call, *edit) for edit in stands.edits.items())
+        edits = (_edit_words(call, *edit, secrets) for edit in stands.edits.items())
         asking = call.approval_request
         mode = mode_words(asking.mode) if asking else ""
         return " ".join((f"{said} Missing: {lacking}{mode}.", *edits))
     return f"{said} The edited arguments need others too: ayes policy explain {call.ref}"
 
 
-def _edit_words(call: Call, arguments: str, editor: str) -> str:
+def _edit_words(call: Call, arguments: str, editor: str, secrets: Secrets) -> str:
     command = f"ayes approve {call.ref} --as NAME --edit {shlex.quote(visible(arguments))}"
+    if secrets.arguments(declaration(call), arguments) != arguments:
+        command = f"ayes show {call.ref} --secrets has them, since some are secret"
     return (
         f"{editor} approved it with other arguments, and an editor's own vote does not count. "
         f"Somebody else must approve the same: {command}"

@@ -7,6 +7,7 @@ from msgspec import Struct
 from ayes.ledger.call import Call
 from ayes.projections.doubt import CallInDoubt
 from ayes.projections.views.copied import copied
+from ayes.projections.views.secrets import Secrets
 from ayes.schemas import events as e
 from ayes.schemas.content import words
 
@@ -53,7 +54,7 @@ def doubt(found: CallInDoubt) -> Doubt:
     return copied(Doubt, found, late=_late(found.late))
 
 
-def doubtful_call(found: CallInDoubt, call: Call, *, mine: bool) -> DoubtfulCall:
+def doubtful_call(found: CallInDoubt, call: Call, secrets: Secrets, *, mine: bool) -> DoubtfulCall:
     """A call in doubt.
 
     Args:
@@ -63,7 +64,7 @@ def doubtful_call(found: CallInDoubt, call: Call, *, mine: bool) -> DoubtfulCall
         DoubtfulCall,
         found,
         call=str(call.ref),
-        arguments=call.arguments,
+        arguments=secrets.call(call).arguments,
         mine=mine,
         late=_late(found.late),
     )

@@ -20,6 +20,7 @@ from ayes.ledger.descriptions import (
 from ayes.ledger.signing import Signature
 from ayes.ledger.validity import call_of, voids
 from ayes.projections.views.call import SHORT, changes, quorum_words, quorums_of
+from ayes.projections.views.secrets import Secrets
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import described, words
@@ -68,7 +69,9 @@ class FactRow(NamedTuple):
     what: str
 
 
-def fact_row(fact: Fact, *, full: bool = False, wishes: Wishes | None = None) -> FactRow:
+def fact_row(
+    fact: Fact, secrets: Secrets, *, full: bool = False, wishes: Wishes | None = None
+) -> FactRow:
     event = fact.event
     kind = event.type if isinstance(event, e.Carried) else type(event).__name__
     by = event.by if isinstance(event, e.Event) and isinstance(event.by, e.Author) else None
@@ -77,7 +80,11 @@ def fact_row(fact: Fact, *, full: bool = False, wishes: Wishes | None = None) ->
         what = event.problem or "from a newer program"
     else:
         ref = fact.slot.call_ref
-        what = _what(event) + _edit(event, (wishes or {}).get(ref) if ref else None)
+        wish = (wishes or {}).get(ref) if ref else None
+        workspace = fact.slot.workspace
+        shown = secrets.event(event, workspace, wish)
+        asked = secrets.event(wish, workspace).arguments if wish else ""
+        what = _what(shown) + _edit(event, shown, wish, asked)
     place = fact.slot.subject if full else ".".join(fact.slot.tail)
     time = f"{fact.recorded_at:%Y-%m-%d %H:%M:%S.%f}"[:-3]
     return FactRow(fact.seq, time, place, kind or "?", who, what)
@@ -120,9 +127,9 @@ _OPENINGS: Final = {
 }
 
 
-def fact_sentence(fact: Fact) -> str:
+def fact_sentence(fact: Fact, secrets: Secrets, wishes: Wishes | None = None) -> str:
     """A fact of a conversation as a person would tell it, without the name of its kind."""
-    return _sentence(fact, fact_row(fact))
+    return _sentence(fact, fact_row(fact, secrets, wishes=wishes))
 
 
 def _sentence(fact: Fact, row: FactRow) -> str:
@@ -138,7 +145,8 @@ class RecordedFact(Struct, frozen=True, kw_only=True):
     subject: str
     #: The event, with its kind in `type`; of one that this program cannot read, the kind alone.
     event: dict[str, Any] | None = None
-    #: The bytes of an event that this program cannot read, as text.
+    #: The bytes of an event that this program cannot read, as text; empty if its tool declares
+    #: anything as secret.
     raw: str = ""
     #: Why it cannot read them.
     problem: str = ""
@@ -151,26 +159,27 @@ class RecordedFact(Struct, frozen=True, kw_only=True):
     sentence: str
 
 
-def recorded(facts: Sequence[Fact]) -> list[RecordedFact]:
-    """The facts of a call as they stand in the log, in words too, with the reason of each that does
-    not count. Surplus comments and handovers are left out.
+def recorded(facts: Sequence[Fact], secrets: Secrets) -> list[RecordedFact]:
+    """The facts of a call as they stand in the log but for what is secret, in words too, with the
+    reason of each that does not count. Surplus comments and handovers are left out.
     """
     facts = [fact for fact in facts if not fact.slot.is_surplus]
     voids, wishes = voids_of(facts), wishes_of(facts)
-    return [_recorded(fact, voids.get(fact.seq, ""), wishes) for fact in own(facts)]
+    return [_recorded(fact, voids.get(fact.seq, ""), wishes, secrets) for fact in own(facts)]
 
 
-def _recorded(fact: Fact, void: str, wishes: Wishes) -> RecordedFact:
-    row, event = fact_row(fact, wishes=wishes), fact.event
+def _recorded(fact: Fact, void: str, wishes: Wishes, secrets: Secrets) -> RecordedFact:
+    row, event = fact_row(fact, secrets, wishes=wishes), fact.event
+    wish = wishes.get(ref) if (ref := fact.slot.call_ref) is not None else None
     more: dict[str, Any]
     if isinstance(event, e.Carried):  # it may have any form, and be nested as deeply as it likes
         more = {
             "event": {"type": event.type} if event.type else None,
-            "raw": event.raw.decode(errors="replace"),
+            "raw": "" if secrets.hides else event.raw.decode(errors="replace"),
             "problem": event.problem or "it is of a newer program",
         }
     else:
-        more = {"event": msgspec.to_builtins(event)}
+        more = {"event": msgspec.to_builtins(secrets.event(event, fact.slot.workspace, wish))}
     return RecordedFact(
         seq=fact.seq,
         recorded_at=fact.recorded_at,
@@ -189,14 +198,21 @@ def late_words(result: e.ToolReturned | e.ToolFailed) -> str:
     return f"It {how} later: {_what(result)}"
 
 
-def _edit(event: e.Event, wish: e.ToolRequested | None) -> str:
-    """How a vote or an approval changes the arguments, and the digest of the result."""
+def _edit(event: e.Event, shown: e.Event, wish: e.ToolRequested | None, asked: str) -> str:
+    """How a vote or an approval changes the arguments, and the digest of the result.
+
+    Args:
+        shown: the event as people see it.
+        asked: the arguments of the request, likewise.
+    """
     if not isinstance(event, e.Voted | e.Approved) or event.arguments is None:
         return ""
+    assert isinstance(shown, e.Voted | e.Approved)
+    assert shown.arguments is not None
     if wish is None:
-        return f", edited to {event.arguments}"
+        return f", edited to {shown.arguments}"
     digest = call_digest(wish.tool, wish.tool_version, event.arguments)
-    return f", edited: {changes(wish.arguments, event.arguments)} (digest {digest[:SHORT]})"
+    return f", edited: {changes(asked, shown.arguments)} (digest {digest[:SHORT]})"
 
 
 def _class(event: e.ApprovalRequested | e.Approved | e.Denied) -> str:

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from ayes.ledger.judging.grants import Delegation, Grant, GrantStanding
 from ayes.projections.views.copied import copied
+from ayes.projections.views.secrets import Secrets
 from ayes.schemas import events as e
 
 type DelegationStanding = Literal["to come", "in force", "ended"]
@@ -44,8 +45,8 @@ class GrantState(Struct, frozen=True):
     seq: int
 
 
-def grant_state(grant: Grant, now: datetime) -> GrantState:
-    granted = grant.granted
+def grant_state(grant: Grant, now: datetime, secrets: Secrets) -> GrantState:
+    granted = secrets.event(grant.granted, grant.ref.workspace)
     revoked = grant.revoked.event if grant.revoked else None
     return copied(
         GrantState,
@@ -62,8 +63,8 @@ def grant_state(grant: Grant, now: datetime) -> GrantState:
     )
 
 
-def grant_words(grant: Grant, now: datetime) -> str:
-    granted = grant.granted
+def grant_words(grant: Grant, now: datetime, secrets: Secrets) -> str:
+    granted = secrets.event(grant.granted, grant.ref.workspace)
     like = "any arguments"
     if granted.arguments is not None:
         like = granted.arguments

@@ -3,6 +3,7 @@
 from datetime import datetime
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from ayes.ledger.call import Call
 from ayes.ledger.descriptions import describe_decision
@@ -11,7 +12,8 @@ from ayes.projections import timeline
 from ayes.projections.history import outcome
 from ayes.projections.thread import Turn, is_settled
 from ayes.projections.views.content import HeldFile, held_in
-from ayes.projections.views.fact import fact_row, fact_sentence
+from ayes.projections.views.fact import Wishes, fact_row, fact_sentence
+from ayes.projections.views.secrets import NEWEST, Secrets, declaration
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import spoken, words
@@ -93,7 +95,7 @@ class ThreadCycle(_Item, frozen=True, tag="call"):
 type ThreadItem = ThreadMessage | ThreadReply | ThreadCycle
 
 
-def thread_item(item: timeline.Item) -> ThreadItem:
+def thread_item(item: timeline.Item, secrets: Secrets) -> ThreadItem:
     """An item of a timeline."""
     match item:
         case Fact():
@@ -110,7 +112,7 @@ def thread_item(item: timeline.Item) -> ThreadItem:
                 failure=failure(end.event) if end else "",
             )
         case timeline.Cycle():
-            return _cycle(item)
+            return _cycle(item, secrets)
 
 
 def thread_message(fact: Fact) -> ThreadMessage:
@@ -136,10 +138,16 @@ def failure(end: e.AnyEvent | e.Carried) -> str:
             return ""
 
 
-def _cycle(item: timeline.Cycle) -> ThreadCycle:
-    call, wish = item.call, item.wish or _as_wish(item.call)
-    end = outcome(call, wish) if is_settled(call) else None
-    decision = call.decided.event if call.decided else None
+def _cycle(item: timeline.Cycle, secrets: Secrets) -> ThreadCycle:
+    call, shown = item.call, secrets.call(item.call)
+    wish = _as_wish(shown)
+    if item.wish is not None:
+        newest = (call.ref.workspace, item.wish.tool, NEWEST)
+        of = newest if call.requested is None else declaration(call)
+        wish = replace(item.wish, arguments=secrets.arguments(of, item.wish.arguments))
+    wishes = {call.ref: call.wish} if call.requested else {}
+    end = outcome(shown, wish) if is_settled(call) else None
+    decision = shown.decided.event if shown.decided else None
     why = {void.fact.seq: void.why for void in voids(call)}
     return ThreadCycle(
         call=str(call.ref),
@@ -152,7 +160,7 @@ def _cycle(item: timeline.Cycle) -> ThreadCycle:
         result=words(end.text) if end else None,
         is_error=end.is_error if end else False,
         files=held_in(call.finished.event if call.finished else None),
-        steps=[_step(fact, why.get(fact.seq, "")) for fact in call.facts],
+        steps=[_step(fact, why.get(fact.seq, ""), secrets, wishes) for fact in call.facts],
     )
 
 
@@ -163,13 +171,13 @@ def _as_wish(call: Call) -> e.Wish:
     return e.Wish(call.wish.tool, call.wish.arguments)
 
 
-def _step(fact: Fact, void: str) -> Step:
-    row = fact_row(fact)
+def _step(fact: Fact, void: str, secrets: Secrets, wishes: Wishes) -> Step:
+    row = fact_row(fact, secrets)
     return Step(
         seq=row.seq,
         at=fact.recorded_at,
         fact=row.kind,
         by=row.by,
-        words=fact_sentence(fact),
+        words=fact_sentence(fact, secrets, wishes),
         void=void,
     )

@@ -36,6 +36,7 @@ from ayes.ops.workers import reactions, working
 from ayes.projections.notices import notice
 from ayes.projections.views.call import question
 from ayes.projections.views.fact import fact_row
+from ayes.projections.views.secrets import WHOLE
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadFile, BrokerRefused, NotAllowed
 from ayes.schemas.policy import read_policy
@@ -177,7 +178,7 @@ async def test_nobody_who_counts_is_on_call(shop: Shop, duty: Duty, case: str):
         [words] = asked.on_call
         assert words.startswith(beginning)
         assert words.endswith(end)
-        assert words in fact_row(call.escalated[0], full=True).what
+        assert words in fact_row(call.escalated[0], WHOLE, full=True).what
         await shop.ledger.reviewer("max").approve(FIRST)
         await shop.decided(e.Approved)
 

@@ -28,6 +28,7 @@ from ayes.projections.display.values import value_of
 from ayes.projections.notices import notice
 from ayes.projections.slack_messages import is_whole, message
 from ayes.projections.views.fact import recorded
+from ayes.projections.views.secrets import WHOLE
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.errors import AlreadyFilled, BadArguments, BadInput, BrokerAway, NotOpen
@@ -752,7 +753,7 @@ async def test_pages_and_messages_say_sealed(sealing: Shop):
     assert f'"card": "{SEALED}"' in words.body
     asked = message(call, approve="a", deny="d", secret=tool.hidden)
     assert not is_whole(call, words)
-    shown = [one.what for one in recorded(call.facts)]
+    shown = [one.what for one in recorded(call.facts, WHOLE)]
     tree = repr(value_of(call.arguments))
     for text in (words.body, repr(asked), str(shown), tree):
         assert "ayes:sealed" not in text

@@ -1,7 +1,7 @@
 """The console over a real broker with its workers, asked by a client in the same process."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from datetime import timedelta
 from typing import Any
@@ -113,6 +113,21 @@ async def site(path, policy: str = POLICY, *tools: ToolSpec) -> AsyncIterator[Si
             for spec in tools or (REFUND,):
                 await service.declare("shop", spec)
             yield Site(server, service, app)
+
+
+def routes(app: FastAPI) -> Iterator[str]:
+    """Each method and path of the application's own table."""
+    for each in app.routes:
+        if hasattr(each, "original_router"):
+            prefix = each.include_context.prefix
+            inner = [(prefix + one.path, one.methods) for one in each.original_router.routes]
+        elif hasattr(each, "methods"):
+            inner = [(each.path, each.methods)]
+        else:
+            assert each.path == "/static"
+            continue
+        for path, methods in inner:
+            yield from (f"{method} {path}" for method in methods - {"HEAD"})
 
 
 async def listed(client: httpx.AsyncClient, count: int) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from ayes.ops.actions.votes import state_of
 from ayes.projections import pending
 from ayes.projections.call_query import CallQuery
 from ayes.projections.views.content import held_in
+from ayes.projections.views.secrets import WHOLE
 from ayes.schemas import events as e
 from ayes.schemas.content import words
 from ayes.schemas.errors import ApprovalsError, WaitTimedOut
@@ -70,7 +71,7 @@ async def step(ledger: Ledger, name: str, do: str, given: dict[str, Any]) -> Any
 
 async def state(ledger: Ledger, call: Call) -> dict[str, Any]:
     known = await ledger.known_call(call.ref)
-    return msgspec.to_builtins(await state_of(ledger, known))
+    return msgspec.to_builtins(await state_of(ledger, known, WHOLE))
 
 
 async def main() -> None:

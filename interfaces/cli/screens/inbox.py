@@ -25,10 +25,12 @@ from ayes.interfaces.cli.terminal.layout import Layout
 from ayes.interfaces.cli.terminal.output import styled
 from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
+from ayes.ops.actions.secrets import secrets_in
 from ayes.ops.actions.votes import open_tally, seen_by_gate, vote_as_shown, wants_typed
 from ayes.projections.call_query import CallQuery
 from ayes.projections.display.values import in_brief
 from ayes.projections.pending import Entry
+from ayes.projections.views.secrets import Secrets
 from ayes.schemas.errors import ApprovalsError
 from ayes.schemas.slots import CallRef
 from ayes.schemas.visible import line
@@ -98,6 +100,8 @@ class Inbox(App[ApprovalsError]):
         #: What is asked below the call.
         self._asked = ""
         self._is_voting = False
+        #: Of all calls that are listed.
+        self._secrets = Secrets({})
 
     def compose(self) -> ComposeResult:
         yield Static(id="head")
@@ -131,11 +135,13 @@ class Inbox(App[ApprovalsError]):
         try:
             index = self._view.entries
             seen = await seen_for(self._ledger, index.oldest(), chosen, self._person)
+            secrets = await secrets_in(self._ledger, *index.oldest(), *self._rows)
         except ApprovalsError as problem:
             self.say(str(problem))
             return
         if chosen is not self._chosen:
             return  # another query came meanwhile
+        self._secrets = secrets
         found = index.oldest(None, chosen, seen)
         for one in found:
             self._decided.pop(one.ref, None)
@@ -169,7 +175,7 @@ class Inbox(App[ApprovalsError]):
     def _row(self, entry: Entry) -> Text:
         is_decided = entry.ref in self._decided
         state = "decided  " if is_decided else "voted  " if entry.ref in self._voted else ""
-        what = entry.title or in_brief(entry.arguments)
+        what = entry.title or in_brief(self._secrets.arguments(entry.declaration, entry.arguments))
         return styled((state, "dim"), (f"{entry.tool}  ", "bold yellow"), (what, ""))
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
@@ -197,7 +203,7 @@ class Inbox(App[ApprovalsError]):
         lines = [Text("Nothing waits for a decision.", "dim")]
         if self.shown is not None:
             layout = Layout(self.console, width, "" if self._is_whole else "Enter shows it")
-            lines = [*entry_lines(self.shown, layout)]
+            lines = [*entry_lines(self.shown, layout, self._secrets)]
             if how := self._decided.get(self.shown.ref):
                 lines.insert(0, styled((how, "bold reverse")))
         self.query_one("#card", Static).update(Text("\n").join(lines))
@@ -295,7 +301,7 @@ class Inbox(App[ApprovalsError]):
             known = await vote_as_shown(self._ledger, entry, self._person, ballot)
             self._voted.add(entry.ref)
             known = await seen_by_gate(self._ledger, known)
-            self.say(standing(known, await open_tally(self._ledger, known)))
+            self.say(standing(known, await open_tally(self._ledger, known), self._secrets))
         except ApprovalsError as problem:
             self.say(str(problem))
             return

@@ -12,6 +12,7 @@ from ayes.ledger.call import Call
 from ayes.ledger.descriptions import describe_chain, describe_undoing, mode_words
 from ayes.projections.pending import Entry
 from ayes.projections.views.call import SHORT, quorum_words, quorums_of
+from ayes.projections.views.secrets import Secrets, declaration
 from ayes.schemas import events as e
 from ayes.schemas.digest import call_digest
 from ayes.schemas.slots import CallRef
@@ -21,22 +22,28 @@ INDENT: Final = "    "
 _ENDLESS: Final = 1 << 24
 
 
-def print_pending(entries: Sequence[Entry], console: Console) -> None:
+def print_pending(entries: Sequence[Entry], console: Console, secrets: Secrets) -> None:
     """Print a card for each pending call."""
     for entry in entries:
-        _print(console, entry_lines(entry, layout_for(console, entry.ref)))
+        _print(console, entry_lines(entry, layout_for(console, entry.ref), secrets))
 
 
-def print_question(call: Call, console: Console, arguments: str | None = None) -> None:
+def print_question(
+    call: Call, console: Console, secrets: Secrets, arguments: str | None = None
+) -> None:
     """Print what a vote is about, as the log has it; with `arguments`, also how they change it."""
-    _print(console, _question_lines(call, layout_for(console, call.ref), arguments))
+    _print(console, _question_lines(call, layout_for(console, call.ref), secrets, arguments))
 
 
-def print_arguments(call: Call, console: Console) -> None:
+def print_arguments(call: Call, console: Console, secrets: Secrets) -> None:
     """Print all that runs or would run, with nothing folded."""
+    shown = secrets.call(call).arguments
     layout = layout_for(console, call.ref)._replace(whole="")
     _print(console, [styled((f"arguments  {call.digest[:SHORT]}", "dim"))])
-    _print(console, _indented(layout.arguments(call.arguments)))
+    _print(console, _indented(layout.arguments(shown)))
+    if shown != call.arguments:
+        hint = f"{INDENT}what is secret: ayes show {call.ref} --secrets"
+        _print(console, [styled((hint, "dim"))])
 
 
 def layout_for(console: Console, ref: CallRef) -> Layout:
@@ -44,13 +51,14 @@ def layout_for(console: Console, ref: CallRef) -> Layout:
     return Layout(console, width, f"ayes show {ref}")
 
 
-def entry_lines(entry: Entry, layout: Layout) -> Iterator[Text]:
+def entry_lines(entry: Entry, layout: Layout, secrets: Secrets) -> Iterator[Text]:
     """The card of a pending call."""
     what = "expires" if entry.expires_at else "asks more people"
     until = f", {what} {entry.due_at:%m-%d %H:%M:%S}" if entry.due_at else ""
     asked = f"  asked {entry.gated_at:%m-%d %H:%M:%S}{until} (UTC)"
     yield _heading(entry.ref, entry.tool, asked, entry.digest)
-    yield from _what(entry.title or "", entry.arguments, layout)
+    shown = secrets.arguments(entry.declaration, entry.arguments)
+    yield from _what(entry.title or "", shown, layout)
     if problem := entry.flaw:
         yield styled((f"{INDENT}[{problem}]", "bold red"))
     who = ", and ".join(quorum_words(one) for one in quorums_of(entry))
@@ -67,11 +75,13 @@ def entry_lines(entry: Entry, layout: Layout) -> Iterator[Text]:
     yield from _context(entry.chain or (), entry.undoing or None)
 
 
-def _question_lines(call: Call, layout: Layout, arguments: str | None) -> Iterator[Text]:
-    asking, wish = call.approval_request, call.wish
+def _question_lines(
+    call: Call, layout: Layout, secrets: Secrets, arguments: str | None
+) -> Iterator[Text]:
+    asking, wish, shown = call.approval_request, call.wish, secrets.call(call).wish.arguments
     assert asking, "only a call that people were asked about is voted on"
     yield _heading(call.ref, wish.tool, "", asking.digest)
-    yield from _what(asking.title, wish.arguments, layout)
+    yield from _what(asking.title, shown, layout)
     if mode := mode_words(asking.mode):
         yield styled((f"{INDENT}rule {asking.rule!r}{mode}", "dim"))
     yield from _context(asking.chain, asking.undoing)
@@ -79,7 +89,9 @@ def _question_lines(call: Call, layout: Layout, arguments: str | None) -> Iterat
         digest = call_digest(wish.tool, wish.tool_version, arguments)
         yield styled((f"{INDENT}edited, with the digest {digest[:SHORT]}:", "bold"))
         complete = layout._replace(whole="")  # no other command shows it
-        yield from _indented(complete.changes(wish.arguments, arguments))
+        yield from _indented(
+            complete.changes(shown, secrets.arguments(declaration(call), arguments))
+        )
 
 
 def _heading(ref: CallRef, tool: str, asked: str, digest: str) -> Text:

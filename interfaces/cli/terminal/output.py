@@ -20,6 +20,7 @@ from rich.text import Text
 
 from ayes.projections.doubt import CallInDoubt
 from ayes.projections.views.fact import Wishes, _short, fact_row, late_words, voids_of, wishes_of
+from ayes.projections.views.secrets import Secrets
 from ayes.schemas.codec import Fact
 from ayes.schemas.slots import CallRef
 from ayes.schemas.visible import ascii_json, line, lines, visible, warning
@@ -78,6 +79,7 @@ def print_error_json(kind: str, message: str, exit_code: int) -> None:
 def print_facts(
     facts: Sequence[Fact],
     console: Console,
+    secrets: Secrets,
     *,
     full: bool = False,
     wishes: Wishes | None = None,
@@ -92,7 +94,7 @@ def print_facts(
     """
     why = voids_of(facts) if voids is None else voids
     known = wishes_of(facts) if wishes is None else wishes
-    rows = [fact_row(fact, full=full, wishes=known) for fact in facts]
+    rows = [fact_row(fact, secrets, full=full, wishes=known) for fact in facts]
     # Wide enough for most, so that facts printed one by one are aligned too.
     slots = max(22, *(len(row.slot) for row in rows), 0)
     kinds = max(17, *(len(visible(row.kind)) for row in rows), 0)

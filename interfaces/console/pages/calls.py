@@ -66,11 +66,22 @@ async def show(ref: Named, chosen: Annotated[Listing, Query()], visit: Reading) 
     return await _shown(visit, ref, chosen)
 
 
+@router.get("/calls/{workspace}/{thread}/{call}/secrets")
+async def show_secrets(ref: Named, visit: Reading) -> HTMLResponse:
+    """A call with what its tool declares as secret, for those who may see it."""
+    return await _shown(visit, ref, secrets=True)
+
+
 async def _shown(
-    visit: Visit, ref: CallRef, chosen: Listing | None = None, **values: Any
+    visit: Visit,
+    ref: CallRef,
+    chosen: Listing | None = None,
+    *,
+    secrets: bool = False,
+    **values: Any,
 ) -> HTMLResponse:
     """The page of a call, or its article alone for the pane beside the list."""
-    record = await calls.record(ref, visit)
+    record = await calls.record(ref, visit, secrets)
     led = await context.context(ref, visit)
     with suppress(ApprovalsError):  # the page is worth showing without
         values["left"] = (await calls.waiting(Listing(q=_MINE, limit=1), visit)).waiting
@@ -127,7 +138,8 @@ def _composed(
         asked=text_of(asked),
         changed=changes(asked, state.arguments) if state.edited else (),
         edits=[
-            (name, changes(asked, other), json.dumps(other)) for other, name in state.edits.items()
+            (name, changes(asked, other), "" if record.hidden else json.dumps(other))
+            for other, name in state.edits.items()
         ],
         seats=asking,
         others=still_to_vote(asking, visit.name),
@@ -159,8 +171,11 @@ def _rendered(visit: Visit, name: str, **values: Any) -> HTMLResponse:
 @router.get("/calls/{workspace}/{thread}/{call}/pictures/{digest}")
 async def picture(ref: Named, digest: str, visit: Reading) -> Response:
     """A picture that an argument holds as text."""
-    state = (await calls.record(ref, visit)).state
-    found = picture_in(state.arguments, digest)
+    record = await calls.record(ref, visit)
+    found = picture_in(record.state.arguments, digest)
+    if found is None and record.hidden:
+        record = await calls.record(ref, visit, secrets=True)
+        found = picture_in(record.state.arguments, digest)
     if found is None:
         raise UnknownCall(f"no argument of {ref} is a picture {digest}.")
     return Response(found[1], headers={"Content-Security-Policy": ALONE}, media_type=found[0])
@@ -215,7 +230,8 @@ async def vote(ref: Named, form: Annotated[VoteForm, Form()], visit: Reviewing) 
     typed = form.model_dump() | {"arguments": cast.arguments or ""}
     try:
         if (asked := await votes.to_sign(ref, cast, visit)) is not None:
-            record, step = await calls.record(ref, visit), await to_be_signed(visit, asked)
+            record = await calls.record_of(ref, visit, "yes")
+            step = await to_be_signed(visit, asked)
             fields = form.model_dump() | {"is_error": form.is_error or "", "halt": form.halt or ""}
             return _rendered(visit, "call_sign", record=record, typed=fields, **step)
         await votes.vote(ref, cast, visit)
@@ -228,7 +244,7 @@ async def vote(ref: Named, form: Annotated[VoteForm, Form()], visit: Reviewing) 
 
 async def has_cast(visit: Visit, ref: CallRef, vote: NewVote) -> bool:
     """Whether this very vote of the visitor is recorded already."""
-    record = await calls.record(ref, visit)
+    record = await calls.record_of(ref, visit, "yes")
     said = (vote.verdict, vote.reason, vote.arguments, vote.answer, vote.is_error, vote.halt)
     return any(
         one.reviewer == visit.name
@@ -262,15 +278,15 @@ async def _failed(
 
 @router.get("/calls/{workspace}/{thread}/{call}/edit")
 async def edit(ref: Named, visit: Reading) -> HTMLResponse:
-    """The form in which a reviewer changes the arguments."""
-    record = await calls.record(ref, visit)
+    """The form in which a reviewer changes the arguments, with those that are secret."""
+    record = await calls.record(ref, visit, secrets=True)
     return _form(visit, record, fields.form(*_form_of(record)))
 
 
 @router.post("/calls/{workspace}/{thread}/{call}/edit")
 async def edited(ref: Named, visit: Reviewing) -> HTMLResponse:
     """The next step of an edit: another member or item, mistakes at their fields, or the review."""
-    record = await calls.record(ref, visit)
+    record = await calls.record(ref, visit, secrets=True)
     reading = visit.request.form(max_fields=_MAX_FIELDS, max_part_size=_MAX_BYTES)
     async with reading as submitted:
         typed = {name: text for name, text in submitted.items() if isinstance(text, str)}

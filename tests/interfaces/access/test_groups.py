@@ -15,6 +15,7 @@ from ayes.interfaces.access.openid import OpenIdProvider, OpenIdSettings
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.broker.server import ensure_account
 from ayes.projections.views.fact import fact_row
+from ayes.projections.views.secrets import WHOLE
 from ayes.schemas import events as e
 from ayes.schemas.errors import BrokerRefused, NotAllowed
 from ayes.schemas.slots import GROUPS, CallRef, StopRef, groups_slot
@@ -99,7 +100,7 @@ async def test_the_vote_of_a_member_counts_with_what_was_read(shop, provider):
         [decided] = await shop.service.read(CallRef.parse("shop/g1/c1").decided)
         assert (
             f"ana of finance as {provider.issuer} said of ana at"
-            in fact_row(decided, full=True).what
+            in fact_row(decided, WHOLE, full=True).what
         )
         # The same again is recorded once.
         assert (await vote(shop, console, "shop/g1/c2")).json()["status"] == "approved"

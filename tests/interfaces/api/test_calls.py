@@ -85,14 +85,23 @@ async def test_what_is_mine_is_what_i_may_decide(shop, client):
     await listed(client, 1)
     assert names((await client.get(f"{PENDING}&q=is:mine")).json()) == ["refund-1"]
     able, _ = await may(client, CALL)
-    assert able == {"approve", "deny", "answer", "edit", "withdraw", "comment", "hand_over"}
+    assert able == {
+        "approve",
+        "deny",
+        "answer",
+        "edit",
+        "withdraw",
+        "comment",
+        "hand_over",
+        "reveal",
+    }
 
     shop.visitor = Visitor("rita", frozenset({Role.REVIEWER}))
     page = (await client.get(PENDING)).json()
     assert [one["mine"] for one in page["calls"]] == [False]
     assert names((await client.get(f"{PENDING}&q=is:mine")).json()) == []
     able, why_not = await may(client, CALL)
-    assert able == {"withdraw", "comment"}
+    assert able == {"withdraw", "comment", "reveal"}
     assert why_not["approve"].startswith(f"rita asked for {CALL}")
 
     shop.visitor = Visitor("cai", frozenset({Role.AUDITOR}))
@@ -266,7 +275,7 @@ async def test_a_call_in_doubt_is_listed_until_somebody_reconciles_it(shop, clie
     [found] = (await client.get(f"{DOUBTFUL}&q=is:mine")).json()["calls"]
     assert (found["call"], found["recorded"]) == (CALL, True)
     able, _ = await may(client, CALL)
-    assert able == {"reconcile", "comment"}
+    assert able == {"reconcile", "comment", "reveal"}
     record = (await client.get(PATH)).json()
     assert (record["doubt"]["claimed_by"], record["doubt"]["late"]) == ("desk", None)
 

@@ -1,6 +1,7 @@
 """Searching decided calls: the same in the log and in the lake, in pages, in either order."""
 
 import asyncio
+from functools import partial
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +15,7 @@ from ayes.interfaces.api import windows
 from ayes.interfaces.api.decided import page
 from ayes.interfaces.api.scope import scoped
 from ayes.ledger.clients.services import Ledger
+from ayes.ops.actions.secrets import secrets_in
 from ayes.ops.lake.sync import identity_in
 from ayes.ops.lake.writer import LakeWriter
 from ayes.projections.call_query import ALL, CallQuery
@@ -73,6 +75,10 @@ async def past(tmp_path_factory):
         yield SimpleNamespace(ledger=ledger, folder=folder)
 
 
+def _visit(reading, lake):
+    return SimpleNamespace(reading=reading, lake=lake, secrets=partial(secrets_in, reading))
+
+
 @pytest.fixture(params=["none", "half", "all"])
 def backend(past, request, monkeypatch):
     # Small, so that there are many of them.
@@ -80,7 +86,7 @@ def backend(past, request, monkeypatch):
     monkeypatch.setattr(windows, "_MANY", 20)
     monkeypatch.setattr(windows, "_FEW", 4)
     monkeypatch.setattr(searching, "_ROWS", 15)
-    return SimpleNamespace(reading=past.ledger, lake=past.folder / request.param / "lake")
+    return _visit(past.ledger, past.folder / request.param / "lake")
 
 
 async def pages(backend, chosen, order="newest", limit=7):
@@ -139,7 +145,7 @@ async def test_a_visitor_finds_what_was_decided_in_their_workspaces(
     several workspaces stand in the order of the log.
     """
     monkeypatch.setattr("ayes.ledger.nats.jetstream._PAGE", 5)
-    seen = SimpleNamespace(reading=scoped(past.ledger, scope), lake=backend.lake)
+    seen = _visit(scoped(past.ledger, scope), backend.lake)
     every = await known(past.ledger)
     own = [str(one.ref) for one in every if one.ref.workspace in scope]
     assert own
@@ -203,7 +209,7 @@ async def test_a_search_that_takes_long_goes_on_later(past, backend, monkeypatch
 async def test_a_lake_of_another_log_is_not_searched(past, tmp_path):
     with LakeWriter.open(tmp_path / "other", "1") as lake:
         lake.publish()
-    backend = SimpleNamespace(reading=past.ledger, lake=tmp_path / "other" / "lake")
+    backend = _visit(past.ledger, tmp_path / "other" / "lake")
     assert len(await pages(backend, ALL)) >= CALLS // 2
 
 

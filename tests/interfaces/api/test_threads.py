@@ -18,6 +18,7 @@ from ayes.projections.formats import FORMATS
 from ayes.projections.history import history
 from ayes.projections.thread import thread_of
 from ayes.projections.timeline import timeline
+from ayes.projections.views.secrets import Secrets
 from ayes.projections.views.thread import ThreadCycle, thread_item
 from ayes.schemas import events as e
 from ayes.schemas.content import attached
@@ -212,7 +213,7 @@ async def test_the_pages_show_a_conversation_as_text(shop, client):
 def test_whatever_is_recorded_can_be_thread_item(raws):
     """Void facts, facts of newer programs and broken bytes are items like others (B14, I12)."""
     thread = thread_of(ThreadRef("acme", "t1"), [fact(raw) for raw in raws])
-    items = [thread_item(item) for item in timeline(thread)]
+    items = [thread_item(item, Secrets({})) for item in timeline(thread)]
     recorded = {one.seq for call in thread.calls.values() for one in call.facts}
     steps = [step.seq for item in items if isinstance(item, ThreadCycle) for step in item.steps]
     assert sorted(steps) == sorted(recorded)

@@ -28,6 +28,7 @@ from ayes.ledger.objections import Objection, VoteFlaw
 from ayes.ledger.validity import call_of
 from ayes.ops.workers import reactions, working
 from ayes.projections.views.call import vote_words
+from ayes.projections.views.secrets import WHOLE
 from ayes.schemas import events as e
 from ayes.schemas.digest import text_digest
 from ayes.schemas.errors import BadSlot, NotAllowed, UnknownCall
@@ -158,7 +159,7 @@ async def test_who_sits_for_a_group_is_explained_and_who_votes_for_none(admin, g
     assert [one["flaw"] for one in told["votes"]] == ["", "", "zoe was not asked"]
     assert told["by_now"] is None
     call = await admin.call(CALL)
-    words = vote_words(call, await admin.tally(call))
+    words = vote_words(call, await admin.tally(call), WHOLE)
     assert words == "2 of 3 approvals (ben, ana). Missing: one of group:Board."
 
 
@@ -231,8 +232,8 @@ async def test_a_call_is_explained_by_its_class(admin, gate, explain, store, cap
     assert (told["class"], told["by_now"]["rule"]) == ("irreversible", "lost")
     await until(admin, "lapsed", above)
     ends = "has lapsed: version 2 of the policy blocks it, by rule 'lost'."
-    assert standing(await admin.call(above), None).endswith(ends)
-    await look.show(str(above), Session(store))
+    assert standing(await admin.call(above), None, WHOLE).endswith(ends)
+    await look.show(str(above), session=Session(store))
     shown = capsys.readouterr()
     assert f"{above} has lapsed, class: reads" in shown.err
     assert "by policy, rule 'freely', class: reads" in shown.out

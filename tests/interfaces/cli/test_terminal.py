@@ -30,6 +30,7 @@ from ayes.ops.audit.replay import until as read_until
 from ayes.ops.broker.setup import apply_policy
 from ayes.projections import pending
 from ayes.projections.views.call import call_state, changes, decided_call
+from ayes.projections.views.secrets import WHOLE
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact, encode
 from ayes.schemas.digest import call_digest
@@ -183,13 +184,13 @@ def assert_harmless(text: str, mine: str = "") -> None:
 def test_facts_and_cards_are_lines_whatever_they_hold(capsys):
     """Author, unknown type, requester, voters, rule, reason, chain, texts and errors (H6, R7)."""
     facts = hostile_facts()
-    output.print_facts(facts, output.console())
+    output.print_facts(facts, output.console(), WHOLE)
     shown = capsys.readouterr().out
     assert len(shown.splitlines()) == len(facts) == shown.count("[hidden characters]")
     assert_harmless(shown)
     entry = pending.entry(call_of(CallRef("acme", "t1", "c"), tuple(facts[:2])))
     assert entry
-    cards.print_pending([entry], output.console(stderr=True))
+    cards.print_pending([entry], output.console(stderr=True), WHOLE)
     card = capsys.readouterr().err
     assert len(card.splitlines()) == 7
     assert "class: reversible, undone with " in card.splitlines()[-1]
@@ -287,20 +288,20 @@ def test_a_confirmation_by_the_requester_is_said_everywhere(capsys):
     story.tell(ref.requested, request(wish))
     story.tell(ref.gated, msgspec.structs.replace(question(wish), **own))
     call = call_of(ref, tuple(story.facts))
-    cards.print_pending([pending.entry(call)], output.console())
+    cards.print_pending([pending.entry(call)], output.console(), WHOLE)
     assert "asks anybody; rita may confirm it)" in capsys.readouterr().out
-    cards.print_question(call, output.console())
+    cards.print_question(call, output.console(), WHOLE)
     assert "rule 'money' (requester confirms)" in capsys.readouterr().out
     stands = count_votes(call)
-    assert "Missing: anybody (requester confirms)." in standing(call, stands)
-    assert call_state(call, stands).mode == "requester_confirms"
+    assert "Missing: anybody (requester confirms)." in standing(call, stands, WHOLE)
+    assert call_state(call, WHOLE, stands).mode == "requester_confirms"
     story.tell(ref.vote("rita"), e.Voted(verdict="approve", digest=request(wish).digest))
     decided = count_votes(call_of(ref, tuple(story.facts))).verdict
     story.tell(ref.decided, decided)
     call = call_of(ref, tuple(story.facts))
-    assert "Approved by rita (requester confirms) at " in standing(call, None)
-    assert call_state(call).mode == decided_call(call).mode == "requester_confirms"
-    output.print_facts(story.facts, output.console())
+    assert "Approved by rita (requester confirms) at " in standing(call, None, WHOLE)
+    assert call_state(call, WHOLE).mode == decided_call(call, WHOLE).mode == "requester_confirms"
+    output.print_facts(story.facts, output.console(), WHOLE)
     shown = capsys.readouterr().out
     assert "rule 'money' asks anybody (requester confirms)" in shown
     assert "by rita (requester confirms), rule 'money'" in shown
@@ -378,20 +379,20 @@ def test_an_edit_is_told_with_what_it_changed(capsys):
     )
     story.tell(ref.decided, approval(wish, edit))
     digest = call_digest("pay", "v1", edit)
-    output.print_facts(story.facts, output.console())
+    output.print_facts(story.facts, output.console(), WHOLE)
     voted, approved = capsys.readouterr().out.splitlines()[2:]
     for told in (voted, approved):
         assert f"edited: amount 5 → 4 (digest {digest[:12]})" in told
-    output.print_facts(story.facts[3:], output.console())
+    output.print_facts(story.facts[3:], output.console(), WHOLE)
     assert f"edited to {edit}" in capsys.readouterr().out
-    told = call_state(call_of(ref, tuple(story.facts)))
+    told = call_state(call_of(ref, tuple(story.facts)), WHOLE)
     assert (told.arguments, told.digest, told.edited) == (edit, digest, True)
     assert told.requested_arguments == wish.arguments
     assert told.requested_digest == request(wish).digest
     plain = call_of(
         ref, tuple(Fact(n, START, *one) for n, one in enumerate(life(ref, wish, "denied"), 1))
     )
-    told = call_state(plain)
+    told = call_state(plain, WHOLE)
     assert told.digest == request(wish).digest
     assert not told.edited
 

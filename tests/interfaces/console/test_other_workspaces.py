@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 import pytest_asyncio
-from console_client import POLICY, REFUND, site
+from console_client import POLICY, REFUND, routes, site
 from long import sampled
 from until import recorded, until
 
@@ -174,21 +174,6 @@ LEFT_OUT = {
 }
 #: About the whole site, for those who may see all of it.
 WHOLE = "/operations"
-
-
-def routes(app):
-    """Each method and path of the application's own table."""
-    for each in app.routes:
-        if hasattr(each, "original_router"):
-            prefix = each.include_context.prefix
-            inner = [(prefix + one.path, one.methods) for one in each.original_router.routes]
-        elif hasattr(each, "methods"):
-            inner = [(each.path, each.methods)]
-        else:
-            assert each.path == "/static"
-            continue
-        for path, methods in inner:
-            yield from (f"{method} {path}" for method in methods - {"HEAD"})
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
