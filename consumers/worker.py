@@ -174,7 +174,7 @@ class _OwnClaim:
 
     def __init__(self, source: FactReader, claim: Append) -> None:
         self._source, self._claim = source, claim
-        self.latest, self.digest = source.latest, source.digest
+        self.latest = source.latest
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
         facts = await self._source.read(*subjects)

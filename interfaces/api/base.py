@@ -36,6 +36,7 @@ _PARAMETERS: Final = {
     "name": "Its name.",
     "number": "The number of the delivery.",
     "q": "What is searched, such as `tool:refund amount>100`; empty: all calls.",
+    "secrets": "Whether what its tool declares as secret is shown, to whoever may see it.",
     "shown": "The call that a page shows, as `workspace/thread/call`; empty: none.",
     "sort": "`age`, `due` or `field:` and an argument; with a `-` before it, the other way round.",
     "standing": "Only grants of this status; empty: all.",

@@ -193,7 +193,7 @@ async def test_the_page_is_headed_by_what_runs(shop, client):
     assert "Pay 5 to (secret) pending" in said
     assert "pay · asked" in said
     assert "Pays a supplier." in said
-    assert 'sum 5 who "Ann"' in said
+    assert 'sum 5 who "(secret)"' in said
     edited = wrapped('{"sum":4,"who":"Ann"}')
     await client.post(f"{CALL}/vote", data=form("approve", digest, edited=edited))
     shop.visitor = Visitor("ben", frozenset({Role.REVIEWER}))

@@ -5,7 +5,7 @@ from collections import Counter
 from html.parser import HTMLParser
 
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 from starlette.requests import Request
 
@@ -16,7 +16,7 @@ from ayes.projections.display import raw_json
 from ayes.projections.display.changes import changes, line_diff
 from ayes.projections.display.markdown import blocks_of
 from ayes.projections.display.texts import MarkedRun, joined, kind_of, runs, text_of
-from ayes.projections.display.values import Group, Leaf, value_of
+from ayes.projections.display.values import Group, Leaf, Table, value_of
 from ayes.schemas.visible import flags, visible, visible_json
 
 TEXTS = st.text() | st.text(st.sampled_from("a\n\t\r \u202e\u200b\x1b<&\"'+-@ü")) | st.text("a\n")
@@ -143,6 +143,8 @@ def rebuilt(value):
             return joined(value.text)
         case Leaf():
             return ("as written", joined(value.text))
+        case Table():
+            reject()  # its rows have one order of names
 
 
 def as_written(raw):
