@@ -144,7 +144,7 @@ def rebuilt(value):
         case Leaf():
             return ("as written", joined(value.text))
         case Table():
-            reject()  # its rows have one order of names
+            return reject()  # its rows have one order of names
 
 
 def as_written(raw):
