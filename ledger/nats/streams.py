@@ -81,6 +81,8 @@ ALARM: Final = 0.8
 #: "insufficient storage resources available": there is less space than a stream would reserve.
 _NO_ROOM: Final = 10047
 _NO_PEERS: Final = 10005
+#: How long a broker may take to make a stream or consumer: it flushes several files.
+_MAKING_S: Final = 30.0
 #: The bounds that `ensure` updates on an existing stream.
 BOUNDS: Final = ("max_bytes", "max_consumers", "consumer_limits")
 
@@ -566,7 +568,7 @@ async def fitting(requests: Api, change: str, body: dict[str, Any], *, exactly: 
     """Have the broker make a change; if it lacks space for `max_bytes`, with half as many."""
     while True:
         try:
-            await requests.call(change, body)
+            await requests.call(change, body, patience_s=_MAKING_S)
         except ApiError as problem:
             if not _lacks_room(problem):
                 raise BrokerRefused(
