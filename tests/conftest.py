@@ -6,6 +6,7 @@ disturb another.
 
 import fcntl
 import gc
+import logging
 import os
 import ssl
 import subprocess
@@ -58,6 +59,8 @@ settings.register_profile("quick", settings.get_profile("any machine"), max_exam
 
 # Silent: a test about log lines captures them with structlog.testing.capture_logs.
 structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(50))
+# A library that configures the root logger, if nobody has, leaves its handler to all later tests.
+logging.getLogger().addHandler(logging.NullHandler())
 
 
 #: Tests that run one after another in one test process, by the beginnings of their ids: they share
