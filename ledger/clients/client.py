@@ -151,6 +151,8 @@ _log: Final = get_logger("ayes.ledger.clients.client")
 _CATCH_UP_S: Final = 2.0
 #: The number of calls that are read with one request.
 _CALLS_AT_ONCE: Final = 100
+#: The number of a fact that is not recorded yet.
+NEXT: Final = 2**63
 #: Votes whose signatures are judged before others may go on: some 20 ms.
 _VOTES_AT_ONCE: Final = 100
 #: How long the clock here is believed to be as far off the broker's as it was.
@@ -765,7 +767,7 @@ class LedgerClient:
         """
         found = dict[int, Fact]()
         for vote in call.votes:
-            if assertion_of(vote) is not None:
+            if vote.seq != NEXT and assertion_of(vote) is not None:
                 counters = await self._counters_at(vote, keys)
                 if (by := counters.fallen.get(vote.seq)) is not None:
                     found[vote.seq] = by

@@ -18,7 +18,13 @@ import msgspec
 
 from ayes.ledger import tracing
 from ayes.ledger.call import Call
-from ayes.ledger.clients.client import LedgerClient, as_of_the_leader, call_ref, same_content
+from ayes.ledger.clients.client import (
+    NEXT,
+    LedgerClient,
+    as_of_the_leader,
+    call_ref,
+    same_content,
+)
 from ayes.ledger.descriptions import describe
 from ayes.ledger.judging.grants import (
     Delegation,
@@ -78,8 +84,6 @@ from ayes.schemas.slots import (
 )
 from ayes.schemas.tools import Tool
 
-#: The number of a fact that is not recorded yet.
-_NEXT: Final = 2**63
 _VERDICTS: Final[tuple[e.Verdict, ...]] = get_args(e.Verdict.__value__)
 
 
@@ -284,7 +288,7 @@ class Reviewer:
             self._ledger.log.clock(),
         )
         known = msgspec.structs.replace(call, signatures=Signatures(bound, keys))
-        if (flaw := flaw_of_signature(known, vote, self.name, now, _NEXT)) is not None:
+        if (flaw := flaw_of_signature(known, vote, self.name, now, NEXT)) is not None:
             raise NotAllowed(
                 f"this signature of {self.name}'s does not count on {call.ref}: "
                 f"{VOID_VOTE[flaw]}, or its minutes are over. Sign it again. Nothing was recorded."
@@ -391,7 +395,7 @@ class Reviewer:
                 f"{ref} cannot run so: with these arguments the policy asks others than those who "
                 "were asked. Nothing was recorded. Deny it, so that it is requested anew."
             )
-        vote = Fact(_NEXT, self._ledger.now(), ref.vote(self.name), voted)
+        vote = Fact(NEXT, self._ledger.now(), ref.vote(self.name), voted)
         if known.approval_request.editor_counts or not is_edit(known, vote):
             return
         after = await self._ledger.tally(evolve(known, vote))

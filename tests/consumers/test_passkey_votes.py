@@ -115,6 +115,19 @@ async def test_a_vote_with_a_passkey_counts_and_starts_the_call(site: Site):
     assert await why_unproved(ledger, await ledger.call(FIRST), starts=True) == ""
 
 
+async def test_an_edit_with_a_passkey_is_approved_with_another(site: Site):
+    """Whether the others could agree is asked before the vote is recorded."""
+    made = await device(site)
+    async with site.gates():
+        await site.ask()
+        reviewer, edited = console(site), '{"amount":1}'
+        asked = await reviewer.to_sign(FIRST, Ballot("approve", arguments=edited))
+        signature = made.text(asked.digest, asked.until, origin=ORIGIN)
+        await reviewer.vote(FIRST, Ballot("approve", arguments=edited, signature=signature))
+        [vote] = (await site.ledger.call(FIRST)).votes
+        assert vote.event.arguments == edited
+
+
 async def test_a_vote_that_was_signed_elsewhere_needs_no_passkey(site: Site):
     """A program of ben's has signed it with his key at the terminal, and sends it over HTTP."""
     async with site.gates():
