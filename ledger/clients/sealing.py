@@ -123,6 +123,8 @@ async def scrubbed[E: e.ToolReturned | e.ToolFailed | e.InDoubt](
     tool = await ledger.tool_of(call)
     if tool is not None and not tool.declared.sealed:
         return outcome
+    if tool is None and sealed.shown(call.arguments) == call.arguments:
+        return outcome
     found = await _opened(ledger, call, tool) if tool is not None else "unopened"
     if isinstance(found, Opened):
         return found.scrubbed(outcome)

@@ -590,6 +590,7 @@ class Ledger(LedgerClient):
         slot = ref.said(message)
         if role not in _ROLES:
             raise BadInput(f"{role!r} is not a valid role. The roles are: {', '.join(_ROLES)}.")
+        text = text if isinstance(text, str) else tuple(text)
         said = e.Said(role=role, text=text, name=name)
         standing = next(iter(await self.read(slot)), None)
         if standing is None and role == "user":
