@@ -560,7 +560,9 @@ def _lacks_room(problem: ApiError) -> bool:
     a stream.
     """
     return problem.err_code == _NO_ROOM or (
-        problem.err_code == _NO_PEERS and "insufficient storage" in problem.description
+        problem.err_code == _NO_PEERS
+        and "insufficient storage" in problem.description
+        and "offline" not in problem.description
     )
 
 
@@ -568,7 +570,7 @@ async def fitting(requests: Api, change: str, body: dict[str, Any], *, exactly: 
     """Have the broker make a change; if it lacks space for `max_bytes`, with half as many."""
     while True:
         try:
-            await requests.call(change, body, patience_s=_MAKING_S)
+            await requests.call(change, body, repeat=True, patience_s=_MAKING_S)
         except ApiError as problem:
             if not _lacks_room(problem):
                 raise BrokerRefused(
