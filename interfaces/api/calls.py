@@ -196,7 +196,7 @@ async def record_of(
     tool, doubt = await ledger.tool_of(known), await doubts.doubt_about(ledger, known)
     hiding = await visit.secrets(known) if reveal != "yes" else WHOLE
     may = await permissions(ledger, known, visit.visitor, doubt)
-    if hiding.hides and reveal == "if_allowed":
+    if hiding.hides_in(known) and reveal == "if_allowed":
         if refusal := next(one.refusal for one in may if one.action == "reveal"):
             raise NotAllowed(refusal)
         hiding = WHOLE
@@ -216,7 +216,7 @@ async def record_of(
         comments=views.comments(known),
         handed=views.handovers(known),
         doubt=doubt_view(doubt) if doubt else None,
-        hidden=hiding.hides,
+        hidden=hiding.hides_in(known),
         may=may,
         earlier=await _earlier(visit, known),
         facts=recorded(facts, hiding),

@@ -12,7 +12,7 @@ from ayes.interfaces.api.identity import Role, Visitor
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
-from ayes.ledger.objections import may_revoke, objection_to_voter
+from ayes.ledger.objections import asks_groups, may_revoke, objection_to_voter
 from ayes.projections.doubt import CallInDoubt
 from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput, NotAllowed, NotOpen, Refused
@@ -147,10 +147,13 @@ async def check_reveal(ledger: Ledger, call: Call, visitor: Visitor) -> None:
     if visitor.is_service or _is_requester(call, visitor):
         return
     name, asking = visitor.name, call.approval_request
+    if asks_groups(call):
+        call, _ = await ledger.with_given(call, name)
     vote = e.Voted(verdict="deny", digest=asking.digest if asking else "")
+    alone = replace(vote, verdict="break_glass")
     is_approved = call.decided is not None and isinstance(call.decided.event, e.Approved)
     may = Role.REVIEWER in visitor.roles and (
-        objection_to_voter(call, vote, name, ledger.now()) is None
+        any(objection_to_voter(call, one, name, ledger.now()) is None for one in (vote, alone))
         or (is_approved and may_revoke(call, name))
     )
     if not may and call.status is Status.PENDING and Role.REVIEWER in visitor.roles:

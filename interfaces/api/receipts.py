@@ -25,7 +25,7 @@ async def receipt(ref: Named, visit: Reading) -> Response:
     those who may see them. It may wait ten seconds for the seal.
     """
     known = await visit.reading.with_origin(await visit.reading.known_call(ref))
-    if (await visit.secrets(known)).hides:
+    if (await visit.secrets(known)).hides_in(known):
         await check_reveal(visit.reading, known, visit.visitor)
     store = visit.backend.store
     made = await make(visit.reading, ref, SealFiles(store), read_key(store))

@@ -10,7 +10,8 @@ from ayes.projections.pending import Entry
 from ayes.projections.views.secrets import NEWEST, Declaration, Secrets, declaration
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.errors import UnknownTool
+from ayes.schemas.errors import BadId, UnknownTool
+from ayes.schemas.slots import declarations
 
 #: The tools of wishes that are looked up for one answer; the arguments of others are hidden.
 _MOST: Final = 100
@@ -25,12 +26,24 @@ async def secrets_in(ledger: Ledger, *shown: Call | Entry | Fact | Grant) -> Sec
     places: dict[Declaration, tuple[str, ...] | None] = dict(await ledger.secrets(named))
     newest = [one for one in wanted if one[2] == NEWEST]
     for workspace, tool, _ in newest[:_MOST]:
+        found: tuple[str, ...] | None
         try:
             found = (await ledger.tool(workspace, tool)).hidden
         except UnknownTool:
-            found = ()
+            found = await _none_if_unreadable(ledger, workspace, tool)
         places[workspace, tool, NEWEST] = found
     return Secrets(places)
+
+
+async def _none_if_unreadable(ledger: Ledger, workspace: str, tool: str) -> tuple[str, ...] | None:
+    """What is secret of a tool that is not known: all, if something that cannot be read declares
+    it.
+    """
+    try:
+        declared = await ledger.reading.latest(declarations(workspace, tool))
+    except BadId:
+        return ()
+    return () if declared is None else None
 
 
 def _declarations(shown: Call | Entry | Fact | Grant) -> Iterator[Declaration]:

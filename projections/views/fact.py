@@ -255,8 +255,8 @@ def _what(event: e.Event) -> str:
             return f"{tool}, {uses} times within {seconds:g} s"
         case e.GrantUsed(call=call):
             return f"by {call}"
-        case e.BudgetUsed(call=call, amount=amount):
-            return f"{amount} by {call}"
+        case e.BudgetUsed(call=call):  # the amount may be that of a secret argument
+            return f"by {call}"
         case e.GrantRevoked(reviewer=reviewer, call=call):
             return f"by {reviewer}" if reviewer else f"since {call} was denied"
         case e.Stopped(tools=tools, agents=agents, requesters=requesters, reason=reason):

@@ -42,6 +42,14 @@ class Secrets(Struct, frozen=True):
             found is None or found for found in self.places.values()
         )
 
+    def hides_in(self, call: Call) -> bool:
+        """Whether anything of this call is not shown, or may be what nobody here can read."""
+        return self.hides and any(
+            isinstance(fact.event, e.Carried)
+            or self.event(fact.event, call.ref.workspace, call.wish) != fact.event
+            for fact in call.facts
+        )
+
     def arguments(self, of: Declaration, raw: str) -> str:
         """Arguments with `REDACTED` in secret places; every other value keeps its bytes."""
         if self.places is None:
@@ -131,4 +139,5 @@ def _without(raw: str, path: tuple[str, ...]) -> str:
     hit = {
         name: _without(value, tuple(rest)) for name, value in inner.items() if first in ("*", name)
     }
-    return raw_json.made(raw_json.kind_of(raw), inner | hit) if hit else raw
+    is_other = any(inner[name] != value for name, value in hit.items())
+    return raw_json.made(raw_json.kind_of(raw), inner | hit) if is_other else raw

@@ -44,10 +44,12 @@ name = "logins"
 tools = ["login"]
 then = "ask"
 voters = ["ana", "ben"]
+break_glass = ["gus"]
 """
 THREAD = ThreadRef("shop", "order-1")
 STATUSES = ("waits", "voted", "edited", "doubt", "denied")
 ANA = Visitor("ana", frozenset({Role.REVIEWER}))
+GUS = Visitor("gus", frozenset({Role.REVIEWER}))
 ZOE = Visitor("zoe", frozenset({Role.REVIEWER}))
 RITA = Visitor("rita", frozenset({Role.AUDITOR}))
 EVE = Visitor("eve", frozenset({Role.AUDITOR}))
@@ -185,6 +187,13 @@ async def test_who_decides_or_asked_sees_it_on_one_call_when_they_ask(shop, name
                 assert MARK not in answer.text + page.text
                 assert "may not see what is secret" in answer.json()["detail"]
                 assert (await client.get(f"{path}/receipt")).status_code == 403
+
+
+async def test_who_may_break_the_glass_sees_what_they_let_run(shop):
+    shop.visitor = GUS
+    async with shop.client() as client:
+        answer = await client.get(f"{PREFIX}/calls/{call('waits')}?secrets=true")
+    assert MARK in answer.json()["state"]["arguments"]
 
 
 async def test_a_program_that_requests_and_runs_gets_all_of_it(shop):

@@ -102,3 +102,12 @@ def test_a_call_is_shown_without_them_and_judged_with_them():
     assert voids(call) == ()
     assert call.digest[:12] in shown[4]
     assert "zircon-1" in repr(history(thread_of(THREAD, told)))
+
+
+def test_only_what_is_left_out_counts_as_hidden():
+    """Not a place that the call does not have; but all of it, if the declaration is unknown."""
+    call = call_of(CALL, facts())
+    assert HIDING.hides_in(call)
+    assert Secrets({LOGIN: None}).hides_in(call)
+    assert not Secrets({LOGIN: ("/other",)}).hides_in(call)
+    assert not WHOLE.hides_in(call)

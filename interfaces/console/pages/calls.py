@@ -46,6 +46,7 @@ from ayes.projections.display.values import picture_in, value_of
 from ayes.schemas.durations import parse_time
 from ayes.schemas.errors import ApprovalsError, BadInput, Refused, Unavailable, UnknownCall
 from ayes.schemas.events import Verdict
+from ayes.schemas.redaction import REDACTED
 from ayes.schemas.slots import CallRef
 from ayes.schemas.visible import visible_json
 
@@ -121,6 +122,8 @@ def _composed(
     asked = state.requested_arguments if state.edited else state.arguments
     asking = seats(record.question, record.votes, record.requester) if record.question else ()
     alike = next((one for one in reversed(record.earlier) if one.tool == state.tool), None)
+    # What is shown here is compared with nothing that is hidden.
+    is_alike = alike is not None and (record.hidden or REDACTED not in alike.arguments)
     return _rendered(
         visit,
         "call",
@@ -129,7 +132,7 @@ def _composed(
         # Of an edited call what runs, beside what was asked.
         runs=value_of(
             state.arguments,
-            earlier=asked if state.edited else alike.arguments if alike else "",
+            earlier=asked if state.edited else alike.arguments if alike and is_alike else "",
             was="asked" if state.edited else "last time",
             notes=_notes(record),
             dressed=True,
