@@ -58,10 +58,10 @@ class Secrets(Struct, frozen=True):
             return raw
         if places is None or not raw_json.is_readable(raw):
             return _REDACTED
-        shown = raw.strip()
+        whole = shown = raw.strip()
         for pointer in places:
             shown = _without(shown, names_of(pointer))
-        return shown
+        return raw if shown == whole else shown
 
     def event[E](self, event: E, workspace: str, wish: e.ToolRequested | None = None) -> E:
         """The event with its arguments as they are shown.
