@@ -6,7 +6,7 @@ wider than declared (`_missing_bounds`); `drift.py` reports all differences, and
 
 import asyncio
 import secrets
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
@@ -81,6 +81,10 @@ ALARM: Final = 0.8
 #: "insufficient storage resources available": there is less space than a stream would reserve.
 _NO_ROOM: Final = 10047
 _NO_PEERS: Final = 10005
+#: A stream that lives for a moment, to see whether there is so much room.
+_ROOM: Final = "ROOM"
+#: How long nodes may take to tell each other that the room of a deleted stream is free again.
+_ROOM_BACK_S: Final = 10.0
 #: How long a broker may take to make a stream or consumer: it flushes several files.
 _MAKING_S: Final = 30.0
 #: The bounds that `ensure` updates on an existing stream.
@@ -328,7 +332,12 @@ async def ensure(
                 exactly=asked is not None or "max_bytes" not in changes,
             )
     try:
-        await _create(requests, missing, exactly=(LEDGER,) if max_bytes is not None else ())
+        await _create(
+            requests,
+            missing,
+            exactly=(LEDGER,) if max_bytes is not None else (),
+            replicas=replicas,
+        )
     except NoRoom as problem:
         if missing.keys() != {STORED}:
             raise
@@ -449,7 +458,7 @@ async def _give_room(requests: Api, more: int) -> None:
 
 
 async def _create(
-    requests: Api, missing: dict[str, dict[str, Any]], *, exactly: Collection[str]
+    requests: Api, missing: dict[str, dict[str, Any]], *, exactly: Collection[str], replicas: int
 ) -> None:
     """Create streams. Where there is less room, each gets the same share of its limit, but no less
     than `LEAST_BYTES`; so what comes first leaves room for the others.
@@ -461,34 +470,67 @@ async def _create(
         NoRoom: there is not even so much room.
     """
     created: set[str] = set()
+    limits: dict[str, int] = {}
+    for limits in _shares(missing, exactly):
+        try:
+            if replicas > 1:
+                await _check_room(requests, replicas, sum(limits.values()))
+            for name, limit in limits.items():
+                if name in created:
+                    await change_stream(requests, name, {"max_bytes": limit})
+                body = {"name": name, **missing[name], "max_bytes": limit}
+                await _ensure(requests, f"STREAM.{{}}.{name}", body, room_seen=replicas > 1)
+                created.add(name)
+        except NoRoom:
+            continue
+        return
+    fewer = "Name fewer with --max-bytes, or give" if exactly else "Give"
+    raise NoRoom(
+        f"the broker has no room for the least that the streams {', '.join(limits)} need, "
+        f"{sum(limits.values()):,} bytes. {fewer} it more disk (max_file_store in its "
+        "configuration; by default three quarters of what is free)."
+    )
+
+
+def _shares(
+    streams: dict[str, dict[str, Any]], exactly: Collection[str]
+) -> Iterator[dict[str, int]]:
+    """The limits to try, one after the other: all, half, a quarter, and so on."""
     share = 1
     while True:
         limits = {
             name: config["max_bytes"]
             if name in exactly
             else max(LEAST_BYTES, config["max_bytes"] // share)
-            for name, config in missing.items()
+            for name, config in streams.items()
         }
-        try:
-            for name, limit in limits.items():
-                if name in created:
-                    await change_stream(requests, name, {"max_bytes": limit})
-                body = {"name": name, **missing[name], "max_bytes": limit}
-                await _ensure(requests, f"STREAM.{{}}.{name}", body)
-                created.add(name)
-        except NoRoom:
-            if name in exactly:
-                raise
-            if all(limits[name] == LEAST_BYTES for name in limits if name not in exactly):
-                fewer = "Name fewer with --max-bytes, or give" if exactly else "Give"
-                raise NoRoom(
-                    f"the broker has no room for the least that the streams {', '.join(limits)} "
-                    f"need, {sum(limits.values()):,} bytes. {fewer} it more disk (max_file_store "
-                    "in its configuration; by default three quarters of what is free)."
-                ) from None
-            share *= 2
-        else:
+        yield limits
+        if all(limits[name] == LEAST_BYTES for name in limits if name not in exactly):
             return
+        share *= 2
+
+
+async def _check_room(requests: Api, replicas: int, wanted: int) -> None:
+    """Check that each node of a cluster has room for all streams before the first is created.
+
+    The node that places a stream goes by what the others last said of their room, so that streams
+    that are created one after the other can be promised more than there is. A node that promised
+    more refuses every change of a stream, also of a limit to a lower one (`checkBytesLimits` of
+    nats-server 2.15).
+
+    Raises:
+        NoRoom: a node has less.
+    """
+    await _remove(requests, _ROOM)
+    try:
+        body = {"name": _ROOM, **_common(replicas, wanted)}
+        await fitting(requests, f"STREAM.CREATE.{_ROOM}", body, exactly=True)
+    finally:
+        await _remove(requests, _ROOM)
+
+
+async def _remove(requests: Api, stream: str) -> None:
+    await requests.ask(f"$JS.API.STREAM.DELETE.{stream}", b"", repeat=True)
 
 
 async def _subscribe_to_more(requests: Api, what: str, durable: Durable) -> None:
@@ -533,9 +575,13 @@ async def _change(requests: Api, subject: str, body: dict[str, Any], what: str) 
     try:
         await requests.call(subject, body)
     except ApiError as problem:
+        remedy = (
+            "Give it more disk (max_file_store in its configuration)."
+            if _lacks_room(problem)
+            else "These credentials must be an administrator's."
+        )
         raise BrokerRefused(
-            f"the broker does not change {what}: {problem.description}. These credentials must be "
-            "an administrator's."
+            f"the broker does not change {what}: {problem.description}. {remedy}"
         ) from None
 
 
@@ -544,15 +590,27 @@ def filter_of(config: dict[str, Any]) -> list[str]:
     return config.get("filter_subjects") or [config.get("filter_subject", "")]
 
 
-async def _ensure(requests: Api, what: str, body: dict[str, Any]) -> None:
-    """Create `what`, with INFO or CREATE in its braces, unless it exists. Safe to run twice."""
-    if await info(requests, what.format("INFO")) is not None:
-        return
-    try:
-        await fitting(requests, what.format("CREATE"), body, exactly=True)
-    except BrokerRefused:
-        if await info(requests, what.format("INFO")) is None:
-            raise
+async def _ensure(
+    requests: Api, what: str, body: dict[str, Any], *, room_seen: bool = False
+) -> None:
+    """Create `what`, with INFO or CREATE in its braces, unless it exists. Safe to run twice.
+
+    Args:
+        room_seen: there was room a moment ago, so that a refusal for want of it may be of before.
+    """
+    until = asyncio.get_running_loop().time() + (_ROOM_BACK_S if room_seen else 0.0)
+    while await info(requests, what.format("INFO")) is None:
+        try:
+            await fitting(requests, what.format("CREATE"), body, exactly=True)
+        except NoRoom:
+            if asyncio.get_running_loop().time() > until:
+                raise
+            await asyncio.sleep(0.1)
+        except BrokerRefused:
+            if await info(requests, what.format("INFO")) is None:
+                raise
+        else:
+            return
 
 
 def _lacks_room(problem: ApiError) -> bool:

@@ -15,6 +15,7 @@ from disk import small_disk
 from program import approvals, started
 
 from ayes.ledger.clients.services import Ledger
+from ayes.ledger.nats import streams
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.streams import LEAST_BYTES, described, info
@@ -221,12 +222,17 @@ async def test_what_the_nodes_refuse_is_said_once_the_wait_for_a_leader_is_over(
 
 
 @pytest.mark.long
-async def test_a_small_disk_is_shared_among_the_streams_of_a_cluster(tmp_path):
-    """The nodes say in other words than one server that they have no room."""
-    with small_disk(tmp_path / "disk", 1 << 30) as disk:
+@pytest.mark.parametrize("gib", [1, 24])
+async def test_a_small_disk_is_shared_among_the_streams_of_a_cluster(tmp_path, gib):
+    """The nodes say in other words than one server that they have no room. They learn late what the
+    others have promised; who promised more than there is refuses each later change.
+    """
+    with small_disk(tmp_path / "disk", gib << 30) as disk:
         async with LocalCluster(disk.path / "cluster", sync="2m") as nodes:
             await nodes.declare()
             async with Ledger.connect(nodes.store.path, role="admin") as admin:
+                for name in streams.streams():
+                    await streams.change_stream(admin.log.api, name, {"metadata": {"seen": "1"}})
                 found = await info(admin.log.api, "STREAM.INFO.LEDGER")
     assert found is not None
-    assert LEAST_BYTES <= found["config"]["max_bytes"] < 1 << 30
+    assert LEAST_BYTES <= found["config"]["max_bytes"] < gib << 30
