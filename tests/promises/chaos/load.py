@@ -66,6 +66,8 @@ class Program:
         self.author = journal.process
         self.ends = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.ends.set)
+        # It was blocked by whoever started this (`programs.py`).
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     @asynccontextmanager
     async def ledger(self, role: str):

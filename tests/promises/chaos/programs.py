@@ -4,7 +4,7 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
 
@@ -31,10 +31,18 @@ class Ended(Struct, frozen=True):
 
 
 class Program:
-    """One program, started again whenever it ends, until `end`."""
+    """One program, started again whenever it ends, until `end`.
 
-    def __init__(self, name: str, command: list[str], folder: Path) -> None:
+    Args:
+        is_load: it is a program of `load.py`. SIGTERM waits until it has begun, so that it then
+            finishes what it had in progress before it was killed.
+    """
+
+    def __init__(
+        self, name: str, command: list[str], folder: Path, *, is_load: bool = False
+    ) -> None:
         self.name = name
+        self._is_load = is_load
         self.starts = 0
         self.ended: list[Ended] = []
         self._command, self._folder = command, folder
@@ -104,6 +112,18 @@ class Program:
             await self._run()
             await asyncio.sleep(AGAIN_S)
 
+    def _begin(self) -> Callable[[], None]:
+        """What its process does before its program begins."""
+        die = die_with_parent()
+
+        def begin() -> None:
+            if die is not None:
+                die()
+            if self._is_load:
+                signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+        return begin
+
     async def _run(self) -> None:
         journal = self._folder / "journal"
         variables = os.environ | {"CHAOS_JOURNAL": str(journal), "CHAOS_PROCESS": self.process}
@@ -118,7 +138,7 @@ class Program:
                 stderr=output,
                 env=variables,
                 cwd=HERE,
-                preexec_fn=die_with_parent(),
+                preexec_fn=self._begin(),
             )
             if self._ending:  # meanwhile
                 self.signal(signal.SIGTERM)
@@ -159,7 +179,10 @@ def ours(
     for person in ("ana", "ben", "cai"):
         commands[person] = loaded("reviewer", person)
     commands["rehearsal"] = loaded("rehearsal", "rehearsal")
-    return {name: Program(name, command, folder) for name, command in commands.items()}
+    return {
+        name: Program(name, command, folder, is_load=command[:2] == load)
+        for name, command in commands.items()
+    }
 
 
 #: Those of the package itself: none of them may end by itself.
