@@ -332,12 +332,9 @@ async def ensure(
                 exactly=asked is not None or "max_bytes" not in changes,
             )
     try:
-        await _create(
-            requests,
-            missing,
-            exactly=(LEDGER,) if max_bytes is not None else (),
-            replicas=replicas,
-        )
+        if missing:
+            exactly = (LEDGER,) if max_bytes is not None else ()
+            await _create(requests, missing, exactly=exactly, replicas=replicas)
     except NoRoom as problem:
         if missing.keys() != {STORED}:
             raise
