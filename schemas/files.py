@@ -4,7 +4,7 @@ crash leaves half of one.
 
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -22,8 +22,19 @@ def is_there(file: Path) -> bool:
 
 def write_atomically(file: Path, content: bytes) -> None:
     """Replace a file with content that only its owner may read."""
-    with _written(file, content) as temporary:
-        move_into_place(temporary, file)
+    write_each_atomically({file: content})
+
+
+def write_each_atomically(contents: Mapping[Path, bytes]) -> None:
+    """Replace files likewise. A crash may leave some replaced and others not; once this returns,
+    all are on disk.
+    """
+    for file, content in contents.items():
+        with _written(file, content) as temporary:
+            _sync(temporary)
+            temporary.replace(file)
+    for folder in {file.parent for file in contents}:
+        _sync(folder)
 
 
 def write_new(file: Path, content: bytes) -> None:

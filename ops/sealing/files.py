@@ -16,7 +16,7 @@ import asyncio
 import fcntl
 import os
 import shutil
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Collection
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Final
@@ -35,7 +35,7 @@ from ayes.ledger.seal import (
 )
 from ayes.ops.key_files import named_key, write_key
 from ayes.schemas.errors import BadFile, BadInput
-from ayes.schemas.files import remove_unfinished, write_atomically
+from ayes.schemas.files import remove_unfinished, write_atomically, write_each_atomically
 
 KEY: Final = "seal.key"
 #: The files beside the tiles that the sealer writes.
@@ -100,23 +100,25 @@ class SealFiles:
             return self.tile if self.checkpoint(key) else None
         return None
 
-    def write(self, tile: Tile) -> None:
-        """Write a tile, unless it is there.
+    def write(self, tiles: Collection[Tile]) -> None:
+        """Write the tiles that are not there.
 
         Raises:
             BadFile: another one is there.
         """
-        file = self.folder / tile.path
-        if not file.exists():
-            file.parent.mkdir(parents=True, exist_ok=True)
-            remove_unfinished(file.parent)
-            write_atomically(file, tile.hashes)
-        elif file.read_bytes() != tile.hashes:
-            raise BadFile(
-                str(file), "", "it is not the tile that the log gives now. See `ayes verify`."
-            )
-        # The incomplete tiles before a whole one are its beginnings.
-        shutil.rmtree(f"{file}.p", ignore_errors=True)
+        files = {self.folder / tile.path: tile.hashes for tile in tiles}
+        new = {file: hashes for file, hashes in files.items() if not file.exists()}
+        for file in files.keys() - new.keys():
+            if file.read_bytes() != files[file]:
+                raise BadFile(
+                    str(file), "", "it is not the tile that the log gives now. See `ayes verify`."
+                )
+        for folder in {file.parent for file in new}:
+            folder.mkdir(parents=True, exist_ok=True)
+            remove_unfinished(folder)
+        write_each_atomically(new)
+        for file in files:  # the incomplete tiles before a whole one are its beginnings
+            shutil.rmtree(f"{file}.p", ignore_errors=True)
 
     def note(self) -> str:
         """The signed checkpoint; empty if there is none."""

@@ -21,7 +21,6 @@ from ayes.ledger.seal import (
     MerkleTree,
     Proofs,
     SignerKey,
-    Tile,
     WitnessPolicy,
     leaf_hash,
 )
@@ -119,7 +118,7 @@ class Sealer:
                 f"the {size:,} facts that are sealed in {self._files.folder} are not those of the "
                 "log, or tiles are damaged. `ayes verify` says which."
             )
-        await asyncio.to_thread(self._write, self._tree.edge())
+        await asyncio.to_thread(self._files.write, self._tree.edge())
         await asyncio.to_thread(self._files.set_policy, self._policy, self._key.public)
         if self._settings and self._sender:
             self._witnesses = [
@@ -152,16 +151,12 @@ class Sealer:
                 if lacking := {*expected} - {raw.seq for raw in page}:
                     raise LogDamaged(f"fact {min(lacking):,} cannot be read")
                 whole = self._tree.add([leaf_hash(raw.leaf) for raw in page])
-                await asyncio.to_thread(self._write, whole)
+                await asyncio.to_thread(self._files.write, whole)
                 await asyncio.sleep(len(page) / READING_RATE)
-
-    def _write(self, tiles: list[Tile]) -> None:
-        for tile in tiles:
-            self._files.write(tile)
 
     async def _publish(self) -> None:
         """Write the tiles, let the witnesses sign, and write the checkpoint."""
-        await asyncio.to_thread(self._write, self._tree.edge())
+        await asyncio.to_thread(self._files.write, self._tree.edge())
         size = self._tree.size
         note = self._key.note(Checkpoint(self._key.public.name, size, self._tree.root()))
         proofs = Proofs(size, self._files.tile)

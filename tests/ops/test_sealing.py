@@ -9,7 +9,7 @@ import shutil
 import socket
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -296,7 +296,12 @@ async def test_a_sealer_that_is_killed_between_any_two_writes_changes_no_tile(
         left -= 1
         write(file, content)
 
+    def each_counted(contents: Mapping[Path, bytes]) -> None:
+        for file, content in contents.items():
+            counted(file, content)
+
     monkeypatch.setattr(seal_files, "write_atomically", counted)
+    monkeypatch.setattr(seal_files, "write_each_atomically", each_counted)
     for writes in range(7):
         store, left = tmp_path / str(writes), writes
         with pytest.raises(Killed):

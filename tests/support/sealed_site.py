@@ -32,8 +32,7 @@ class Sealed(Site):
         """Seal all that is recorded; returns the key that has signed."""
         raws = [await self.log.at(seq) for seq in range(1, await self.log.last_seq() + 1)]
         tree, key = MerkleTree(), SignerKey(f"ayes.example/{await self.log.identity()}", bytes(32))
-        for tile in tree.add([leaf_hash(raw.leaf) for raw in raws if raw]) + tree.edge():
-            self.files.write(tile)
+        self.files.write(tree.add([leaf_hash(raw.leaf) for raw in raws if raw]) + tree.edge())
         note = key.note(Checkpoint(key.public.name, tree.size, tree.root()))
         self.files.publish(note, self.files.policy())
         return key

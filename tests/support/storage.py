@@ -107,8 +107,7 @@ class CopiedSite:
         """Seal the first facts; all of them by default."""
         tree = MerkleTree()
         hashes = [leaf_hash(raw.leaf) for raw in self.log.facts[: size or None]]
-        for tile in tree.add(hashes) + tree.edge():
-            self.files.write(tile)
+        self.files.write(tree.add(hashes) + tree.edge())
         note = self.key.note(Checkpoint(self.key.public.name, tree.size, tree.root()))
         self.files.publish(note, self.files.policy())
 

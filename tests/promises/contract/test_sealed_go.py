@@ -43,8 +43,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_go_verifies_a_seal_and_makes_the_same_proofs(tmp_path: Path, program: Path, size: int):
     files, tree = SealFiles(Store(tmp_path)), MerkleTree()
     leaves = [seal.leaf_hash(seal.leaf(n, n, b"ledger.shop", b"{}")) for n in range(size)]
-    for tile in (*tree.add(leaves), *tree.edge()):
-        files.write(tile)
+    files.write([*tree.add(leaves), *tree.edge()])
     note = KEY.note(Checkpoint(KEY.public.name, size, tree.root()))
     files.publish(note, files.policy())
     ours, numbers = Proofs(size, files.tile), sorted({1, size // 3 or 1, size // 2, size - 1})
