@@ -29,6 +29,7 @@ BOARD: Final = SignerKey("board", bytes([8] * 32))
 CLERK, NIGHT = (SignerKey(name, bytes([at] * 32)) for at, name in ((6, "clerk"), (7, "night")))
 #: What a reader trusts besides the roots, as the client and the page are given it.
 CONFIRMERS: Final = [str(one.public) for one in (CLERK, NIGHT)]
+LOST: Final = {"people": 2, "after": "60s"}
 _L: Final = 2**252 + 27742317777372353535851937790883648493
 #: All encodings of points of small order: of the eight as RFC 8032 has them, and with a y from p on
 #: or the sign of an x that is 0.
@@ -247,7 +248,16 @@ _KEYS: Final[dict[str, tuple[bool, tuple[Step, ...]]]] = {
     "by-of-a-name-anew": (False, ((0, *_ROOTS), (None,), (1, 0))),
     "by-itself": (False, ((0, *_ROOTS), (1, 1))),
     "in-a-circle": (False, ((1, 0), (0, 1), (1, 0))),
-    "by-others": (False, ((0, *_ROOTS), (1, "honest", "spare"))),
+    "by-others": (True, ((0, *_ROOTS), (1, "honest", "spare"))),
+    "by-others-apart": (True, ((0, *_ROOTS), (1, "honest"), (1, "spare"))),
+    "by-others-of-ended": (True, ((0, *_ROOTS), (0,), (1, "honest", "spare"))),
+    "by-others-and-ended": (False, ((0, *_ROOTS), (1, "honest", "spare"), (1,))),
+    "by-one-other": (False, ((0, *_ROOTS), (1, "honest"), (1, "honest"))),
+    "by-one-other-spelled-in-two-ways": (False, ((0, *_ROOTS), (1, "silent", "Silent"))),
+    "by-others-without-loss": (False, ((1, "honest", "spare"),)),
+    "by-others-who-do-not-count": (False, ((0, *_ROOTS), (1, "honest", "by-one"))),
+    "by-others-forged": (False, ((0, *_ROOTS), (1, "honest", ("spare", garbage)))),
+    "by-one-other-and-a-confirmer": (False, ((0, *_ROOTS), (1, "honest", CLERK))),
     "by-older-forged": (False, ((0, *_ROOTS), (1, (0, garbage)))),
     "by-older-as-passkey": (False, ((0, *_ROOTS), (1, (0, as_passkey)))),
     "by-older-ending": (False, ((0, *_ROOTS), (1, (0, ending)))),
@@ -287,22 +297,25 @@ async def voted_oddly(path: Path) -> OddVotes:
     small = {f"small-{number}": point for number, point in enumerate(SMALL_ORDER)}
     others = ["zoe", "yan", "without-nonce", "longer"]
     times = ["by-older-late", "again-late", "clock-ahead", "by-clock-ahead", "late-clock-behind"]
+    times += ["by-others-too-late", "by-others-too-late-and-older"]
     voters = [*odd, *small, *others, *_KEYS, "by-passkey", *times]
     needed = f"votes_needed = {len(voters)}"
     asked = rule("money", "ask", f"voters = {json.dumps(voters)}", needed, "signed = true")
     roots = [str(one.public) for one in (DESK, BOARD)]
     trust = {"roots": roots, "roots_needed": 2, "confirmers": CONFIRMERS, "confirmers_needed": 2}
+    trust |= {"lost": LOST}
     await site.begin(asked, signed_since={"shop": 1}, **trust, **PAGES)
     log = await site.log.identity()
     for name, how in odd.items():
         await site.person(name, **how)
     # With two names for one key, one person would have two votes.
     await site.person("silent")
+    await site.person("Silent")
     for name, first in ("zoe", "honest"), ("yan", "silent"):
         twin = site.keys[first]
         public = VerifierKey(f"{name}/{log}", twin.public.public)
         await site.person(name, key=OddKey(public, twin.sign))
-    del site.expected["silent"]  # who does not vote
+    del site.expected["silent"], site.expected["Silent"]  # who do not vote
     ended = key_slot("zoe", key_id(site.keys["honest"].public), "revoked", "zoe")
     await site.ledger.append(ended, e.KeyRevoked())  # of a key that is not zoe's
     for name, point in small.items():
@@ -327,6 +340,11 @@ async def voted_oddly(path: Path) -> OddVotes:
     await site.person_with_keys("by-clock-ahead", (1, 0))
     await site.person_with_keys("by-older-late", (0, *_ROOTS), (2, 0))
     await site.person_with_keys("again-late", (0, *_ROOTS), (1, 0))
+    site.ahead = timedelta(seconds=100)
+    helped = (0, *_ROOTS), (1, "honest", "spare")
+    await site.person_with_keys("by-others-too-late", *helped)
+    await site.person_with_keys("by-others-too-late-and-older", *helped, (1, 0), is_proved=True)
+    site.ahead = timedelta(seconds=120)
     async with site.gates():
         await site.ask(SECOND)
     await site.person_with_keys("by-older-late", (1, 2))

@@ -25,9 +25,18 @@ export interface Trust {
   /** Others that say it as well, the confirmers of the trust file, and how many are needed. */
   readonly confirmers?: readonly string[];
   readonly confirmersNeeded?: number;
+  /** How many others confirm the key of a person who has lost all of theirs, and how long after the
+   * last of them it counts; absent: nobody does. */
+  readonly lost?: Lost;
   /** The domain of people's passkeys, and the origins of the pages on which they sign. */
   readonly rp?: string;
   readonly origins?: readonly string[];
+}
+
+/** As `[lost]` of the trust file. */
+export interface Lost {
+  readonly people: number;
+  readonly afterS: number;
 }
 
 /** A fact of the log; its time in nanoseconds since 1970. */
@@ -106,6 +115,7 @@ interface Quorum {
 /** What is asked of people's keys: that any of the quorums has confirmed it, and of passkeys. */
 interface Trusted {
   readonly quorums: readonly Quorum[];
+  readonly lost: Lost | null;
   readonly rp: string;
   readonly origins: readonly string[];
 }
@@ -113,7 +123,14 @@ interface Trusted {
 async function trustedOf(trust: Trust): Promise<Trusted> {
   const roots = await quorum(trust.roots, trust.rootsNeeded);
   const confirmers = await quorum(trust.confirmers, trust.confirmersNeeded);
-  return { quorums: [roots, confirmers], rp: trust.rp ?? "", origins: trust.origins ?? [] };
+  const [lost, rp, origins] = [trust.lost ?? null, trust.rp ?? "", trust.origins ?? []];
+  if (lost) {
+    const isCount = Number.isSafeInteger(lost.people) && lost.people >= 2;
+    must(isCount, "how many others confirm a key in the place of lost ones is not 2 or more");
+    const isTime = Number.isFinite(lost.afterS) && lost.afterS >= 60 && lost.afterS <= 30 * 86_400;
+    must(isTime, "the time after which such a key counts is not from 60 seconds to 30 days");
+  }
+  return { quorums: [roots, confirmers], lost, rp, origins };
 }
 
 async function quorum(texts: readonly string[] = [], wanted?: number): Promise<Quorum> {
@@ -450,8 +467,6 @@ function isStarted(call: string, facts: readonly Fact[], end: number): boolean {
 }
 
 const UNCONFIRMED = "nobody whom you trust has confirmed its key before people were asked";
-const HELPED = "its key was confirmed by others alone, as if all of its person's were lost: only"
-  + " the command ayes verify judges that";
 
 /** Why a vote is not proved to be its person's; empty if it is. */
 async function unproved(
@@ -467,7 +482,7 @@ async function unproved(
   const key = context.keys.get(signature.key);
   if (!key) return "its key is not among the facts";
   if (key.person !== person) return `its key is that of ${key.person}`;
-  if (!counts(key, context.gated)) return key.isHelped ? HELPED : UNCONFIRMED;
+  if (!counts(key, context.gated)) return UNCONFIRMED;
   if (key.ended && key.ended.seq < context.until) return "its key has ended";
   const left = BigInt(signature.until) * 1_000_000n - micros(fact);
   if (left < 0n || left > 300_000_000n) return "its signature was too old, or too young";
@@ -529,24 +544,32 @@ interface PersonKey extends PublicKey {
   readonly person: string;
   /** The ids of those whom the reader trusts who have confirmed it. */
   readonly by: Set<string>;
-  /** The fact by which it is confirmed, and that by which it has ended, or its person's name. */
+  /** The names of others who have, after its person had a key that was confirmed. */
+  readonly others: Set<string>;
+  /** The fact by which it is confirmed, and from when on it counts, in microseconds. */
   confirmed?: Fact;
+  from?: bigint;
+  /** The fact by which it has ended, or its person's name. */
   ended?: Fact;
-  /** Whether others have confirmed it, as they can the key of a person who has lost theirs. */
-  isHelped?: boolean;
 }
 
 /** Whether a key was confirmed before a fact. */
-function counts({ confirmed }: PersonKey, at: Fact): boolean {
-  return confirmed !== undefined && confirmed.seq < at.seq && micros(confirmed) <= micros(at);
+function counts({ confirmed, from }: PersonKey, at: Fact): boolean {
+  return confirmed !== undefined && confirmed.seq < at.seq && from! <= micros(at);
+}
+
+/** Have a key count from this fact on, or some time after it, unless it does so earlier. */
+function count(key: PersonKey, fact: Fact, afterS = 0): void {
+  const from = micros(fact) + BigInt(Math.round(afterS * 1e6));
+  if (key.from === undefined || from < key.from) Object.assign(key, { confirmed: fact, from });
 }
 
 /** People's keys, by the facts about them in the order of the log, as `keys_of` in ledger/keys.py
- * has them; but a key counts by no help of others. A key is of the first person who adds it: with
- * two names it would let one person vote twice.
+ * has them. A key is of the first person who adds it: with two names it would let one person vote
+ * twice.
  */
 async function keysOf(
-  facts: readonly Fact[], log: string, { quorums, rp }: Trusted,
+  facts: readonly Fact[], log: string, trusted: Trusted,
 ): Promise<ReadonlyMap<string, PersonKey>> {
   const keys = new Map<string, PersonKey>();
   for (const fact of facts) {
@@ -559,24 +582,24 @@ async function keysOf(
     const [said, known] = [read(fact), keys.get(id)];
     if (said.type === "KeyAdded" && place === "added" && !by && !known) {
       const text = field<unknown>(said, "key", "");
-      const key = await personKey(text, `${person}/${log}`, id, rp).catch(() => null);
-      if (key) keys.set(id, { ...key, person, by: new Set() });
+      const key = await personKey(text, `${person}/${log}`, id, trusted.rp).catch(() => null);
+      if (key) keys.set(id, { ...key, person, by: new Set(), others: new Set() });
     }
     if (known?.person !== person) continue;
     if (said.type === "KeyConfirmed" && place === "confirmed")
-      await confirm(known, fact, keys, log, quorums);
+      await confirm(known, fact, keys, log, trusted);
     if (said.type === "KeyRevoked" && place === "revoked") known.ended ??= fact;
   }
   return keys;
 }
 
 /** Confirm a key by a fact, of which the first signature by each key is judged: of as many as are
- * needed of those whom the reader trusts, or of an older key of its person that counts. A passkey
- * confirms nothing.
+ * needed of those whom the reader trusts, of an older key of its person that counts, or of others,
+ * if its person has had one before. A passkey confirms nothing.
  */
 async function confirm(
   key: PersonKey, fact: Fact, keys: ReadonlyMap<string, PersonKey>, log: string,
-  quorums: readonly Quorum[],
+  { quorums, lost }: Trusted,
 ): Promise<void> {
   const digest = await signable("ayes key 1", [log, key.person, key.text]);
   const first = new Map<string, Bytes>();
@@ -586,21 +609,26 @@ async function confirm(
     const [raw, ...more] = one?.raw ?? [];
     if (raw && !more.length && one!.until === "0" && !first.has(one!.key)) first.set(one!.key, raw);
   }
+  const had = [...keys.values()].some((one) =>
+    one !== key && one.person === key.person && one.confirmed);
   for (const [id, raw] of first) {
-    if (key.confirmed && micros(key.confirmed) <= micros(fact)) return;
+    if (key.from !== undefined && key.from <= micros(fact)) return;
     const trusted = quorums.find((one) => one.keys.has(id))?.keys.get(id);
     if (trusted && !key.by.has(id) && (await verifies(trusted.raw, raw, digest))) {
       key.by.add(id);
       const isMet = ({ keys, needed }: Quorum) =>
         [...key.by].filter((one) => keys.has(one)).length >= needed;
-      if (quorums.some(isMet)) key.confirmed = fact;
+      if (quorums.some(isMet)) count(key, fact);
     }
     const other = keys.get(id);
     if (!other || other.rp || other.ended || !counts(other, fact)) continue;
-    if (other.person !== key.person && key.isHelped) continue;
+    const isOwn = other.person === key.person;
+    if (!isOwn && (!lost || !had || key.others.has(other.person))) continue;
     if (!(await verifies(other.raw, raw, digest))) continue;
-    if (other.person === key.person) key.confirmed = fact;
-    else key.isHelped = true;
+    if (!isOwn) key.others.add(other.person);
+    if (isOwn) count(key, fact);
+    else if (new Set([...key.others].map(plain)).size >= lost!.people)
+      count(key, fact, lost!.afterS);
   }
 }
 

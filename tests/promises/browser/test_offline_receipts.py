@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import pytest_asyncio
-from odd_votes import BOARD, CONFIRMERS, voted_oddly
+from odd_votes import BOARD, CONFIRMERS, LOST, voted_oddly
 from passkey_vectors import ORIGIN, WANTED, vectors
 from paths import ROOT
 from playwright.async_api import Browser, Page, expect
@@ -115,6 +115,8 @@ async def test_odd_keys_and_signatures_prove_nothing(page: Page, tmp_path: Path)
     await page.get_by_label("How many of them are needed").fill("2")
     await page.get_by_label("the confirmers of the trust").fill("\n".join(CONFIRMERS))
     await page.get_by_label("How many of the confirmers are needed").fill("2")
+    await page.get_by_label("How many others may confirm").fill(str(LOST["people"]))
+    await page.get_by_label("How long after the last").fill(str(LOST["after"]))
     await page.get_by_label("The domain of people's passkeys").fill(PAGES["rp"])
     await page.get_by_label("The origins of the pages").fill(PAGES["origins"][0])
     await shown(page, (await site.receipt(SECOND)).text())

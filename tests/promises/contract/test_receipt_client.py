@@ -86,13 +86,30 @@ async def test_odd_keys_and_signatures_prove_nothing(reader: Reader, tmp_path: P
     site = reader.site = await voted_oddly(tmp_path / "odd")
     roots = [str(one.public) for one in (DESK, BOARD)]
     receipt, trust = await site.receipt(SECOND), {"roots": roots, "confirmers": CONFIRMERS} | PAGES
+    trust |= {"lost": {"people": 2, "afterS": 60}}
     [found] = await reader.checks(receipt, **trust)
     assert {person: why == "" for person, why in found.items()} == site.expected
-    assert found["by-others"].endswith("only the command ayes verify judges that")
+    # Who trusts no others takes nothing that they alone have confirmed.
+    [other] = await reader.checks(receipt, **trust | {"lost": None})
+    fewer = {person for person in found if (found[person] == "") > (other[person] == "")}
+    assert fewer == {"by-others", "by-others-apart", "by-others-of-ended"}
     # Who trusts any of the confirmers takes what one of them has confirmed.
     [other] = await reader.checks(receipt, **trust, confirmersNeeded=1)
     more = {person for person in found if (other[person] == "") > (found[person] == "")}
-    assert more == {"by-one-confirmer", "by-one-of-each"}
+    assert more == {"by-one-confirmer", "by-one-of-each", "by-one-other-and-a-confirmer"}
+
+
+@pytest.mark.parametrize(
+    ("people", "after_s", "why"),
+    [(1, 60, "How many others confirm"), (2.5, 60, "How many others confirm"),
+     (2, 59, "The time after which"), (2, 2_592_001, "The time after which"),
+     (2, "60", "The time after which")],
+)  # fmt: skip
+async def test_two_others_and_a_minute_are_the_least(reader: Reader, people, after_s, why):
+    """As in the trust file."""
+    lost = {"people": people, "afterS": after_s}
+    [found] = await reader.checks(await reader.site.receipt(), lost=lost)
+    assert found.startswith(why)
 
 
 @pytest.mark.parametrize("spelling", [" {}", "{}\n", "{}=", "x{}", "a b{}"])
