@@ -50,8 +50,9 @@ KILLS = int(os.environ.get("SEALER_KILLS", "20"))
 
 @pytest.fixture
 def unhurried(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Read as fast as one can."""
+    """Read as fast as one can, and wait for witnesses, which answer late on a busy machine."""
     monkeypatch.setattr(sealing, "READING_RATE", 1e9)
+    monkeypatch.setattr(witnesses, "_TIMEOUT_S", 60.0)
 
 
 async def seal(has: list[RawMessage], store: Path, *until: int) -> dict[str, bytes]:
