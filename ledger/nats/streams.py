@@ -82,7 +82,7 @@ ALARM: Final = 0.8
 _NO_ROOM: Final = 10047
 _NO_PEERS: Final = 10005
 #: A stream that lives for a moment, to see whether there is so much room.
-_ROOM: Final = "ROOM"
+_ROOM: Final = "AYES-ROOM"
 #: How long nodes may take to tell each other that the room of a deleted stream is free again.
 _ROOM_BACK_S: Final = 10.0
 #: How long a broker may take to make a stream or consumer: it flushes several files.
