@@ -105,11 +105,16 @@ class Phone:
 
     async def shows(self, *paths: str) -> None:
         """Wait until exactly the notifications of these pages are on the screen."""
+        seen: list[str] = []
 
         async def same() -> bool:
-            return [one["path"] for one in await self.page.evaluate(ON_SCREEN)] == [*paths]
+            seen[:] = [one["path"] for one in await self.page.evaluate(ON_SCREEN)]
+            return seen == [*paths]
 
-        await until(same)
+        try:
+            await until(same)
+        except TimeoutError:
+            raise AssertionError(f"{seen} on the screen, not {paths}") from None
 
 
 @asynccontextmanager
