@@ -66,7 +66,7 @@ class Program:
         self.author = journal.process
         self.ends = asyncio.Event()
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.ends.set)
-        # It was blocked by whoever started this (`programs.py`).
+        # `programs.py` starts this program with SIGTERM blocked.
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
 
     @asynccontextmanager
