@@ -27,8 +27,8 @@ MISSING: Final = (
     "no Chromium was found. Install that of the system (Debian: apt-get install chromium), or name "
     "one in AYES_CHROMIUM."
 )
-#: How long a page may take on a busy machine.
-PATIENCE_MS: Final = 30_000
+#: How long a page may take on a busy machine: Chromium can stand still for half a minute there.
+PATIENCE_MS: Final = 120_000
 DESK: Final = {"width": 1280, "height": 800}
 PHONE: Final = {"width": 360, "height": 740}
 #: What Playwright switches off, as far as it is about pages or the network: the last list counts.
@@ -69,7 +69,7 @@ async def launched() -> AsyncIterator[Browser]:
             executable_path=chromium(),
             args=_ARGUMENTS,
             chromium_sandbox=os.geteuid() != 0,  # root has no sandbox
-            timeout=2 * PATIENCE_MS,
+            timeout=PATIENCE_MS,
         )
         try:
             yield browser

@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest_asyncio
+from browser import opened
 from odd_votes import BOARD, CONFIRMERS, LOST, voted_oddly
 from passkey_vectors import ORIGIN, WANTED, vectors
 from paths import ROOT
@@ -24,7 +25,7 @@ async def site(tmp_path: Path) -> Sealed:
 @pytest_asyncio.fixture(loop_scope="session")
 async def page(browser: Browser, site: Sealed):
     """The page with the keys of the log and of whom its reader trusts."""
-    context = await browser.new_context(offline=True)
+    context = await opened(browser, offline=True)
     page = await context.new_page()
     await page.goto(PAGE.as_uri())
     await page.get_by_label("The public key of the log").fill(str((await site.seal()).public))
@@ -152,7 +153,7 @@ async def test_the_page_proves_votes_with_passkeys(page: Page, tmp_path: Path):
 
 async def test_the_page_judges_passkeys_as_python_does(browser: Browser):
     """The vectors that all our programs judge, by the script of the page."""
-    context = await browser.new_context(offline=True, bypass_csp=True)
+    context = await opened(browser, offline=True, bypass_csp=True)
     page = await context.new_page()
     await page.goto(PAGE.as_uri())
     script = PAGE.read_text().partition('<script type="module">')[2].partition("const at = (id)")[0]

@@ -233,7 +233,7 @@ async def test_the_sign_page_by_itself(browser: Browser):
     text = sign_page(
         "https://ayes.example", Trust.model_validate(said | {"origins": [ELSEWHERE[:25]]})
     )
-    context = await browser.new_context()
+    context = await opened(browser)
     await context.add_init_script(ASKING)
     frame = f"<iframe src='{ELSEWHERE}#{base64url(b'{}')}'></iframe>"
 
@@ -298,7 +298,7 @@ MAKE = """async (rp) => {
 
 async def test_where_a_passkey_can_be_made_at_all(browser: Browser):
     """An address has none, with TLS neither; a page without TLS has no API (D1)."""
-    context = await browser.new_context(ignore_https_errors=True)
+    context = await opened(browser, ignore_https_errors=True)
     await context.route("**/*", lambda route: route.fulfill(body="<!doctype html><title>x</title>"))
     table = [
         ("http://127.0.0.1:8420", "127.0.0.1", "SecurityError"),
