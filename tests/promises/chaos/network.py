@@ -49,6 +49,8 @@ class Network:
                 _ip("netns", "add", self.space(name))
                 stack.callback(_ip, "netns", "del", self.space(name))
                 self._attach(name)
+                # A space is taken away some time after it was deleted, and its cable with it.
+                stack.callback(_ip, "link", "del", self._cable(name))
             # Fixed, so that no later request for an address can mend a cut.
             self._hardware = {name: self._hardware_of(name) for name in self.addresses}
             self.mend()
@@ -74,13 +76,16 @@ class Network:
             self._neighbour(source, target, self._hardware[target])
 
     def _attach(self, name: str) -> None:
-        space, cable = self.space(name), f"c{self._tag}{name}"
+        space, cable = self.space(name), self._cable(name)
         peer = ("peer", "name", "eth0", "netns", space)
         _ip("link", "add", cable, "type", "veth", *peer)
         _ip("link", "set", cable, "master", self._bridge, "up")
         _ip("-n", space, "addr", "add", f"{self.addresses[name]}/24", "dev", "eth0")
         _ip("-n", space, "link", "set", "eth0", "up")
         _ip("-n", space, "link", "set", "lo", "up")
+
+    def _cable(self, name: str) -> str:
+        return f"c{self._tag}{name}"
 
     def space(self, name: str) -> str:
         return f"chaos-{self._tag}-{name}"

@@ -39,6 +39,15 @@ def test_a_cut_loses_packets_in_one_direction_and_says_nothing():
             one.close()
 
 
+def test_a_network_that_ended_can_be_made_again_at_once():
+    """The kernel takes its parts away before it says so."""
+    if reason := why_not():
+        pytest.skip(reason)
+    for _ in range(20):
+        with Network(["n1", "n2"]).up():
+            pass
+
+
 def bound(network: Network, name: str) -> socket.socket:
     """A socket of this member. Only a thread can enter a namespace."""
     made: list[socket.socket] = []
