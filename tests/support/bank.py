@@ -83,9 +83,10 @@ async def attacker(store: Path, role: str) -> AsyncIterator[tuple[Client, list[s
 
     client = Client()
     await client.connect(
-        login.url,
+        login.servers,
         user=login.user,
         password=login.password,
+        tls=login.tls() if login.ca else None,
         inbox_prefix=f"_INBOX.{role}._".encode(),
         error_cb=denied,
         max_reconnect_attempts=1,

@@ -13,13 +13,12 @@ from typing import Any
 import pytest
 import pytest_asyncio
 from bank import Bank
-from brokers import running
+from cluster import SIZES, sized
 from shop import rule
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.validity import voids
-from ayes.ops.broker.server import ensure_account
 from ayes.ops.broker.setup import apply_policy
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
@@ -28,6 +27,7 @@ from ayes.schemas.slots import CallRef, Slot, ThreadRef
 #: On the loop that the one broker of this file lives in.
 shared = pytest.mark.asyncio(loop_scope="module")
 
+PEOPLE = ("ana", "ben", "dan", "eve")
 POLICY = (
     rule("too much", "block", 'when = "args.amount > 1000"', tools="pay")
     + rule("money", "ask", 'voters = ["ana", "ben"]', tools="pay")
@@ -35,13 +35,11 @@ POLICY = (
 )
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def bank(tmp_path_factory: Any) -> AsyncIterator[Bank]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=SIZES)
+async def bank(request: Any, tmp_path_factory: Any) -> AsyncIterator[Bank]:
     path = tmp_path_factory.mktemp("bank")
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(running(path / "store"))
-        store = server.store.path
-        await ensure_account(store, "reviewer-ana")
+        store = (await stack.enter_async_context(sized(request.param, path, *PEOPLE))).path
         service = await stack.enter_async_context(Ledger.connect(store, name="desk"))
         bank = Bank(store, service)
         async with Ledger.connect(store, role="operator") as operator:

@@ -18,9 +18,7 @@ from typing import Any
 import msgspec
 import pytest
 import pytest_asyncio
-from brokers import running
-from cluster import cluster
-from long import sampled
+from cluster import SIZES, sized
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
@@ -56,20 +54,12 @@ class Bank:
         return self._ledgers[role]
 
 
-@pytest_asyncio.fixture(
-    scope="module", loop_scope="module", params=sampled(["one server", "three nodes"], "one server")
-)
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=SIZES)
 async def bank(request: Any, tmp_path_factory: Any) -> AsyncIterator[Bank]:
     path: Path = tmp_path_factory.mktemp("bank")
-    is_one = request.param == "one server"
     async with AsyncExitStack() as stack:
-        if is_one:
-            server = await stack.enter_async_context(running(path / "store"))
-            await server.ensure_account("reviewer-ana")
-            store = server.store
-        else:
-            store = (await stack.enter_async_context(cluster(path, "ana"))).store
-        yield Bank(store, stack, has_own_inboxes=is_one)
+        store = await stack.enter_async_context(sized(request.param, path, "ana"))
+        yield Bank(store, stack, has_own_inboxes=request.param == "one server")
 
 
 async def revoked(bank: Bank, name: str) -> CallRef:

@@ -20,8 +20,7 @@ import httpx
 import nats.errors
 import pytest
 import pytest_asyncio
-from brokers import running
-from cluster import cluster
+from cluster import SIZES, sized
 from fastapi import FastAPI
 from long import sampled
 from nats.aio.client import Client
@@ -140,22 +139,12 @@ async def raw(store: Store, role: str) -> AsyncIterator[Client]:
         await client.close()
 
 
-@pytest_asyncio.fixture(
-    scope="module",
-    loop_scope="module",
-    params=sampled(["one server", "three nodes"], "one server"),
-)
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=SIZES)
 async def bank(request: Any, tmp_path_factory: Any) -> AsyncIterator[Bank]:
     path: Path = tmp_path_factory.mktemp("bank")
     async with AsyncExitStack() as stack:
         enter = stack.enter_async_context
-        if request.param == "one server":
-            server = await enter(running(path / "store"))
-            for name in NAMES:
-                await server.ensure_account(f"reviewer-{name}")
-            store = server.store
-        else:
-            store = (await enter(cluster(path, *NAMES))).store
+        store = await enter(sized(request.param, path, *NAMES))
         slack = await enter(slack_stand_in())
         bank = Bank(store, slack, stack)
         above, service = await bank.ledger("organisation"), await bank.ledger("service")

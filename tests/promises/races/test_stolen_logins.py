@@ -13,7 +13,7 @@ from typing import Any, Final
 import pytest
 import pytest_asyncio
 from bank import Bank
-from brokers import running
+from cluster import SIZES, sized
 from long import sampled
 from msgspec.structs import replace
 from shop import rule
@@ -24,7 +24,6 @@ from ayes.ledger.seal import SignerKey
 from ayes.ledger.signing import key_digest, key_id, signed
 from ayes.ledger.trust import Trust
 from ayes.ops.broker.accounts import ROLES
-from ayes.ops.broker.server import ensure_account
 from ayes.ops.broker.setup import apply_policy
 from ayes.ops.workers import reactions, working
 from ayes.schemas import events as e
@@ -45,7 +44,8 @@ DESK, RULES, THIEF = (SignerKey(name, bytes([at] * 32)) for at, name in enumerat
 ASK: Final = rule("money", "ask", 'voters = ["ana", "ben"]', "signed = true", tools="pay")
 ALLOW: Final = rule("money", "allow", tools="pay")
 #: The console has the logins of all reviewers.
-CONSOLE: Final = ("reviewer-ana", "reviewer-ben", "reviewer-eve")
+PEOPLE: Final = ("ana", "ben", "eve")
+CONSOLE: Final = tuple(f"reviewer-{name}" for name in PEOPLE)
 THIEVES: Final = {
     **{role: (role,) for role in ROLES},
     "console": CONSOLE,
@@ -57,17 +57,14 @@ THIEVES: Final = {
 HONEST = 1
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def bank(tmp_path_factory: Any) -> AsyncIterator[Bank]:
+@pytest_asyncio.fixture(scope="module", loop_scope="module", params=SIZES)
+async def bank(request: Any, tmp_path_factory: Any) -> AsyncIterator[Bank]:
     """With a trust file, its policies signed, and keys of Ana's and Eve's that count. Eve, whom no
     policy asks, is a friend of thieves.
     """
     path = tmp_path_factory.mktemp("vault")
     async with AsyncExitStack() as stack:
-        server = await stack.enter_async_context(running(path / "store"))
-        store = server.store.path
-        for name in CONSOLE:
-            await ensure_account(store, name)
+        store = (await stack.enter_async_context(sized(request.param, path, *PEOPLE))).path
         service = await stack.enter_async_context(Ledger.connect(store, name="desk"))
         bank = Bank(store, service)
         async with Ledger.connect(store, role="executor") as executor:
