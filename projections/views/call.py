@@ -20,6 +20,7 @@ from ayes.projections.views.copied import copied
 from ayes.projections.views.secrets import Secrets, declaration
 from ayes.schemas import events as e
 from ayes.schemas.content import words
+from ayes.schemas.digest import call_digest
 from ayes.schemas.people import is_excluded
 from ayes.schemas.quorums import everybody, is_among, seated
 from ayes.schemas.visible import visible
@@ -99,7 +100,8 @@ class CallState(Struct, frozen=True, kw_only=True):
     agree: tuple[str, ...] = ()
     #: The quorums that are incomplete, each with those who can complete it.
     missing: tuple[AskedQuorum, ...] = ()
-    #: Other arguments that were voted for, each with its editor.
+    #: Other arguments that were voted for, each with its editor; and with the digest, where not all
+    #: of them is shown.
     edits: dict[str, str] = {}
     #: When it expires, if it waits for people; None: never.
     expires_at: datetime | None = None
@@ -164,11 +166,14 @@ def call_state(call: Call, secrets: Secrets, stands: Tally | None = None) -> Cal
 
 
 def _edits_shown(call: Call, secrets: Secrets, edits: Mapping[str, str]) -> dict[str, str]:
-    """Those that differ only in what is not shown stand together."""
+    """Those that differ only in what is not shown stand together, each with its digest."""
     found: dict[str, str] = {}
     for raw, editor in edits.items():
-        shown = secrets.arguments(declaration(call), raw)
-        found[shown] = f"{found[shown]}, {editor}" if shown in found else editor
+        shown, said = secrets.arguments(declaration(call), raw), editor
+        if shown != raw:
+            digest = call_digest(call.wish.tool, call.wish.tool_version, raw)
+            said = f"{editor} (digest {digest[:SHORT]})"
+        found[shown] = f"{found[shown]}, {said}" if shown in found else said
     return found
 
 

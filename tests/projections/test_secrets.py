@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stories import START
 
+from ayes.ledger.judging.votes import Tally
 from ayes.ledger.validity import call_of, voids
 from ayes.projections.history import history
 from ayes.projections.thread import thread_of
@@ -102,6 +103,18 @@ def test_a_call_is_shown_without_them_and_judged_with_them():
     assert voids(call) == ()
     assert call.digest[:12] in shown[4]
     assert "zircon-1" in repr(history(thread_of(THREAD, told)))
+
+
+def test_edits_that_differ_only_in_what_is_secret_are_two():
+    other = '{"user":"rita","note":"zircon-3"}'
+    call = call_of(CALL, facts()[:3])
+    stands = Tally(0, 1, None, edits={EDITED: "ana", other: "ben"})
+    assert call_state(call, WHOLE, stands).edits == {EDITED: "ana", other: "ben"}
+    digests = [call_digest("login", "1", one)[:12] for one in (EDITED, other)]
+    assert digests[0] != digests[1]
+    assert call_state(call, HIDING, stands).edits == {
+        '{"user":"rita","note":"(secret)"}': f"ana (digest {digests[0]}), ben (digest {digests[1]})"
+    }
 
 
 def test_only_what_is_left_out_counts_as_hidden():
