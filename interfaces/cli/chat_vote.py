@@ -10,9 +10,10 @@ message is a verdict only if the whole message is one:
 * one word that says yes or no, and nothing that could take it back: no second thought, no question
   mark, no condition;
 * about one call that the message identifies: by the last parts of its name, by its digest (12 hex
-  digits or more), or by a quote of its question. A bare word may have been about another call than
-  the one that is pending now, so it is not a verdict, even if only one call is pending. The same
-  holds for a quote of the tool's name alone;
+  digits or more), or by a quote of its question, as it is shown without what is secret. A bare word
+  may have been about another call than the one that is pending now, so it is not a verdict, even if
+  only one call is pending. The same holds for a quote of the tool's name alone, or of what stands
+  in the place of a secret;
 * after a no, a colon and a reason may follow, which the model reads; after a yes, nothing.
 
 Anything else is not a verdict and has no effect. Nor is a reaction, which can be taken away again,
@@ -26,6 +27,8 @@ from typing import Final, Literal
 from msgspec import Struct
 
 from ayes.projections.pending import Entry
+from ayes.projections.views.secrets import WHOLE, Secrets
+from ayes.schemas.redaction import REDACTED
 
 
 class ChatVote(Struct, frozen=True):
@@ -46,8 +49,12 @@ _VERDICT: Final = re.compile(
 )
 
 
-def parse_vote(message: str, waiting: Sequence[Entry]) -> ChatVote | None:
-    """The verdict that the whole message is; None if it is not one, or its call is not clear."""
+def parse_vote(message: str, waiting: Sequence[Entry], secrets: Secrets = WHOLE) -> ChatVote | None:
+    """The verdict that the whole message is; None if it is not one, or its call is not clear.
+
+    Args:
+        secrets: what people were not shown of the questions.
+    """
     lines = message.strip().splitlines()
     quoted = [
         line.strip().removeprefix(">").strip() for line in lines if line.strip().startswith(">")
@@ -62,7 +69,8 @@ def parse_vote(message: str, waiting: Sequence[Entry]) -> ChatVote | None:
     about = [
         one
         for one in waiting
-        if (_is_named(one, ref) if ref else _is_identified(one, quoted)) and _is_quoted(one, quoted)
+        if (_is_named(one, ref) if ref else _is_identified(one, quoted))
+        and _is_quoted(one, secrets, quoted)
     ]
     if len(about) != 1:
         return None
@@ -79,12 +87,13 @@ def _is_named(one: Entry, ref: str) -> bool:
 
 def _is_identified(one: Entry, quoted: Sequence[str]) -> bool:
     """Whether a quoted line identifies the call, and not only its tool or workspace."""
-    return any(line not in {"", one.tool, one.workspace} for line in quoted)
+    others = {"", one.tool, one.workspace, REDACTED}
+    return any(line.strip('"') not in others for line in quoted)
 
 
-def _is_quoted(one: Entry, quoted: Sequence[str]) -> bool:
-    """Whether every quoted line is part of the question, in whole words."""
-    shown = f"{one.ref} {one.tool} {one.arguments}"
+def _is_quoted(one: Entry, secrets: Secrets, quoted: Sequence[str]) -> bool:
+    """Whether every quoted line is part of the question as it is shown, in whole words."""
+    shown = f"{one.ref} {one.tool} {secrets.arguments(one.declaration, one.arguments)}"
     return all(_has(shown, line) or _begins(one.digest, line) for line in quoted if line)
 
 

@@ -498,7 +498,8 @@ async def hear(
         chosen = chosen_calls("", token("workspace", workspace))
         waiting, _, unreadable = queue.oldest(await ledger.log.pending.entries(), chosen=chosen)
         _warn_unreadable(unreadable, json=session.json)
-        found = chat_vote.parse_vote(text_or_stdin(message), waiting)
+        secrets = await secrets_in(ledger, *waiting)
+        found = chat_vote.parse_vote(text_or_stdin(message), waiting, secrets)
         if found is None:
             raise BadInput(
                 f"this is not a verdict on one of the {len(waiting):,} pending calls in "

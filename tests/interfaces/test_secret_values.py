@@ -281,6 +281,28 @@ async def test_the_command_line_shows_none_unless_it_is_asked_for(shop, within):
         assert MARK in await run(*words), words
 
 
+async def test_a_quote_in_a_chat_is_of_what_is_shown(shop, within):
+    """So it does not tell whether somebody has guessed a value."""
+    name, store = "heard", shop.server.store.path
+    await shop.service.request(call(name), "login", arguments(name), requester="rita")
+
+    async def hear(quote):
+        message = f"> {name}\n> {quote}\nno: not now"
+        return await asyncio.to_thread(
+            within, "hear", message, "-w", "shop", "--as", "ana", store=store
+        )
+
+    async with Ledger.connect(store, role="observer") as observer:
+
+        async def waits():
+            return f"shop.order-1.{name}" in await observer.log.pending.entries()
+
+        await until(waits)
+    assert (await hear(f'"note":"{MARK} {name}"')).code == 2
+    ended = await hear('"note":"(secret)"')
+    assert (ended.code, MARK in ended.out + ended.err) == (0, False)
+
+
 async def test_the_question_of_a_vote_shows_none(shop, capsys):
     known = await shop.service.known_call(call("voted"))
     cards.print_question(known, output.console(), await secrets_in(shop.service, known))

@@ -8,6 +8,7 @@ from stories import Story, question, request
 from ayes.interfaces.cli.chat_vote import ChatVote, parse_vote
 from ayes.ledger.validity import call_of
 from ayes.projections.pending import Entry, entry
+from ayes.projections.views.secrets import Secrets
 from ayes.schemas import events as e
 from ayes.schemas.slots import CallRef
 
@@ -87,6 +88,20 @@ def test_a_bare_word_may_come_late():
     ):  # fmt: skip
         assert parse_vote(message, [TWO]) is None
     assert parse_vote("ok order-18/refund-1", [TWO]) == ChatVote(TWO, "approve")
+
+
+def test_a_quote_is_of_what_is_shown():
+    """So a secret value identifies nothing, and neither do the words in its place."""
+    login = waits(CallRef("shop", "order-17", "c1"), "login", '{"user":"rita","note":"zircon"}')
+    hiding = Secrets({login.declaration: ("/note",)})
+
+    def heard(quote):
+        return parse_vote(f"> {quote}\nyes", [login], hiding)
+
+    for quote in ('login {"user":"rita","note":"(secret)"}', '"note":"(secret)"', "rita"):
+        assert heard(quote) == ChatVote(login, "approve")
+    for quote in ('{"user":"rita","note":"zircon"}', "zircon", "(secret)", '"(secret)"', '"login"'):
+        assert heard(quote) is None
 
 
 def test_what_is_open_twice_is_not_guessed():
