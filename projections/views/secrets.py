@@ -29,7 +29,7 @@ class Secrets(Struct, frozen=True):
     """The places that are secret, by declaration.
 
     The whole is hidden if its declaration is not here or cannot be read (None), or if the arguments
-    cannot be read while something in them is secret.
+    cannot be read or are no object, as those of all tools are, while something in them is secret.
     """
 
     #: JSON pointers as of `ToolSpec.secret`. None: nothing is hidden.
@@ -56,9 +56,9 @@ class Secrets(Struct, frozen=True):
             return raw
         if (places := self.places.get(of)) is not None and not places:
             return raw
-        if places is None or not raw_json.is_readable(raw):
-            return _REDACTED
         whole = shown = raw.strip()
+        if places is None or not raw_json.is_readable(raw) or raw_json.kind_of(whole) != "object":
+            return _REDACTED
         for pointer in places:
             shown = _without(shown, names_of(pointer))
         return raw if shown == whole else shown

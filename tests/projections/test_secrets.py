@@ -35,7 +35,9 @@ HIDING = Secrets({LOGIN: ("/note",), ("shop", "login", NEWEST): ("/note",)})
         (("/*/k",), '{"a":{"k":1},"b":[2],"c":{"l":3}}',
          '{"a":{"k":"(secret)"},"b":[2],"c":{"l":3}}'),
         (("/a~1b/~0",), '{"a/b":{"~":1}}', '{"a/b":{"~":"(secret)"}}'),
-        (("/1",), "[1,2]", '[1,"(secret)"]'),
+        (("/a",), '[{"a":1}]', '"(secret)"'),
+        (("/a",), '"{\\"a\\":1}"', '"(secret)"'),
+        ((), '[{"a":1}]', '[{"a":1}]'),
         (("",), '{"a":1}', '"(secret)"'),
         (("/x",), ' {"a": 1}', ' {"a": 1}'),
         (("/a",), '{"a":1,"a":2}', '"(secret)"'),
@@ -115,6 +117,22 @@ def test_edits_that_differ_only_in_what_is_secret_are_two():
     assert call_state(call, HIDING, stands).edits == {
         '{"user":"rita","note":"(secret)"}': f"ana (digest {digests[0]}), ben (digest {digests[1]})"
     }
+
+
+def test_of_what_this_program_cannot_read_nothing_is_shown_where_something_is_secret():
+    """Nobody can say where a secret is in it. A receipt of such a call is not for everybody."""
+    newer = e.Carried("ToolAsked", b'{"type":"ToolAsked","note":"zircon"}')
+    asked = facts()[:3]
+    told = [*asked, Fact(9, START, CALL.comment("ana", 1), newer)]
+    elsewhere = Secrets({LOGIN: ("/other",)})
+    call = call_of(CALL, told)
+    for hiding in (HIDING, elsewhere, Secrets({LOGIN: None})):
+        assert recorded(told, hiding)[-1].raw == ""
+        assert hiding.hides_in(call)
+    assert not elsewhere.hides_in(call_of(CALL, asked))
+    for showing in (WHOLE, Secrets({LOGIN: ()})):
+        assert "zircon" in recorded(told, showing)[-1].raw
+        assert not showing.hides_in(call)
 
 
 def test_only_what_is_left_out_counts_as_hidden():
