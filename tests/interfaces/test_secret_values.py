@@ -18,6 +18,7 @@ from ayes.interfaces.api.nats import PREFIX, answer_to
 from ayes.interfaces.cli.terminal import cards, output
 from ayes.interfaces.console.application import api
 from ayes.ledger.clients.services import Ledger
+from ayes.ledger.judging.chain import thread_below
 from ayes.ops.actions.secrets import secrets_in
 from ayes.ops.sealing.files import make_key
 from ayes.ops.visitors import Role, Visitor
@@ -279,6 +280,35 @@ async def test_the_command_line_shows_none_unless_it_is_asked_for(shop, within):
         ("show", call("edited"), "--json"),
     ):
         assert MARK in await run(*words), words
+
+
+async def test_who_requests_and_runs_a_call_is_told_all_on_the_command_line(shop, within):
+    """By every command of theirs: they need it, and have it anyway."""
+    service, ana = shop.service, await shop.app.state.backend.reviewer("ana")
+
+    async def told(*words, code=0):
+        ended = await asyncio.to_thread(within, *words, "--json", store=shop.server.store.path)
+        assert ended.code == code, ended.err
+        return ended.one["arguments"]
+
+    asked, runs, doubted = map(call, ("asked", "runs", "doubted"))
+    request = ("request", asked, "login", arguments("asked"), "--requester", "rita")
+    assert MARK in await told(*request, code=8)
+    assert MARK in await told("withdraw", asked)
+    for one in (runs, doubted):
+        await service.request(one, "login", arguments("run"), requester="rita", agent="bot")
+        await recorded(service, one.gated.subject)
+        await ana.approve(one)
+        await service.decision(one, timeout_s=60)
+        assert MARK in await told("wait", one)
+        assert MARK in await told("start", one)
+    running = await service.with_origin(await service.known_call(runs))
+    below, opened = thread_below(running, agent="helper")
+    await service.append(below.opened, opened)
+    await service.request(below.call("c1"), "login", arguments("below"))
+    assert MARK in await told("withdraw", runs)
+    assert MARK in await told("finish", runs, "--output", "Done.")
+    assert MARK in await told("doubt", doubted)
 
 
 async def test_a_quote_in_a_chat_is_of_what_is_shown(shop, within):
