@@ -159,6 +159,8 @@ _VOTES_AT_ONCE: Final = 100
 _COMPARED_FOR_S: Final = 60.0
 #: A difference of the clock here and of the time that has passed, by which it was set.
 _SET_S: Final = 1.0
+#: Versions of policies that are kept for the questions that name them.
+_MAX_NAMED: Final = 1000
 #: How often a decision is taken anew because the call changed meanwhile.
 _CHANGES: Final = 5
 #: Files may have been swept if a fact is recorded so long after them, or later (`ops/files.py`).
@@ -855,6 +857,8 @@ class LedgerClient:
         if named not in self._named:
             # A replica that has the question has its policy.
             facts = await self.read(named, question, must_include=question)
+            if len(self._named) >= _MAX_NAMED:
+                self._named.clear()  # the same object for each delivery (`reading_from`)
             self._named |= {one.slot: one for one in facts if one.slot == named}
         return bound_to(call, log, (one for one in (self._named.get(named),) if one))
 

@@ -33,7 +33,7 @@ from ayes.schemas import events as e
 from ayes.schemas.backoff import Backoff
 from ayes.schemas.codec import Fact
 from ayes.schemas.content import attached
-from ayes.schemas.digest import call_digest
+from ayes.schemas.digest import call_digest, text_digest
 from ayes.schemas.errors import (
     AlreadyDecided,
     AlreadyFilled,
@@ -59,7 +59,8 @@ from ayes.schemas.errors import (
     UnknownTool,
     WaitTimedOut,
 )
-from ayes.schemas.slots import CallRef, Slot, ThreadRef, file_piece
+from ayes.schemas.policy import applied
+from ayes.schemas.slots import CallRef, Slot, ThreadRef, file_piece, policy_slot
 from ayes.schemas.tools import ToolSpec
 
 THREAD = ThreadRef("shop", "t1")
@@ -334,6 +335,26 @@ VOTES: list[tuple[str, tuple[Any, ...], dict[str, Any], type[Exception], str]] =
      ("The arguments of refund cannot be read: it is no JSON: "
       "Expecting property name enclosed in double quotes (at character 2).")),
 ]  # fmt: skip
+
+
+@pytest.mark.log("memory")
+async def test_a_vote_is_bound_to_its_policy_however_many_are_kept(desk, monkeypatch):
+    """The client keeps some versions of policies, and reads the others again."""
+    monkeypatch.setattr(client, "_MAX_NAMED", 2)
+    texts = [f"# {version}\n" for version in range(1, 6)]
+    calls = []
+    for version, text in enumerate(texts, 1):
+        ref = THREAD.call(f"c{version}")
+        await desk.append(policy_slot("shop", version), applied(text))
+        asked = e.ApprovalRequested(
+            digest=await requested(desk, ref), rule="money", policy_version=version
+        )
+        await desk.append(ref.gated, asked)
+        calls.append(await desk.known_call(ref))
+    for call, text in zip(calls * 2, texts * 2, strict=True):
+        for reader in (desk, desk.reading_from(desk.log)):
+            assert (await reader.bound(call, "log")).policy == text_digest(text)
+            assert 0 < len(desk._named) <= 2
 
 
 @pytest.mark.parametrize(
