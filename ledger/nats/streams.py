@@ -5,6 +5,7 @@ wider than declared (`_missing_bounds`); `drift.py` reports all differences, and
 """
 
 import asyncio
+import math
 import secrets
 from collections.abc import Callable, Collection, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
@@ -81,7 +82,10 @@ ALARM: Final = 0.8
 #: "insufficient storage resources available": there is less space than a stream would reserve.
 _NO_ROOM: Final = 10047
 _NO_PEERS: Final = 10005
-#: A stream that lives for a moment, to see whether there is so much room.
+#: "stream name already in use with a different configuration".
+_NAME_TAKEN: Final = 10058
+#: A stream that lives for a moment, to see whether there is so much room. Of a program that was
+#: killed in that moment it stays until the next `ensure`.
 _ROOM: Final = "AYES-ROOM"
 #: How long nodes may take to tell each other that the room of a deleted stream is free again.
 _ROOM_BACK_S: Final = 10.0
@@ -335,6 +339,8 @@ async def ensure(
         if missing:
             exactly = (LEDGER,) if max_bytes is not None else ()
             await _create(requests, missing, exactly=exactly, replicas=replicas)
+        elif replicas > 1:
+            await _remove(requests, _ROOM)
     except NoRoom as problem:
         if missing.keys() != {STORED}:
             raise
@@ -515,19 +521,35 @@ async def _check_room(requests: Api, replicas: int, wanted: int) -> None:
     more refuses every change of a stream, also of a limit to a lower one (`checkBytesLimits` of
     nats-server 2.15).
 
+    Another program may ask for room at the same moment. Its stream is removed, since it has its
+    answer or asks again; and for a while a refusal for want of room may be of before.
+
     Raises:
         NoRoom: a node has less.
     """
-    await _remove(requests, _ROOM)
+    body = {"name": _ROOM, **_common(replicas, wanted)}
+    is_shared, until = False, math.inf
     try:
-        body = {"name": _ROOM, **_common(replicas, wanted)}
-        await fitting(requests, f"STREAM.CREATE.{_ROOM}", body, exactly=True)
+        while True:
+            is_shared |= await _remove(requests, _ROOM)
+            try:
+                await fitting(requests, f"STREAM.CREATE.{_ROOM}", body, exactly=True)
+            except (NoRoom, NameTaken) as problem:
+                now = asyncio.get_running_loop().time()
+                until = min(until, now + _ROOM_BACK_S)
+                is_shared |= isinstance(problem, NameTaken)
+                if not is_shared or now >= until:
+                    raise
+                await asyncio.sleep(0.1)
+            else:
+                return
     finally:
         await _remove(requests, _ROOM)
 
 
-async def _remove(requests: Api, stream: str) -> None:
-    await requests.ask(f"$JS.API.STREAM.DELETE.{stream}", b"", repeat=True)
+async def _remove(requests: Api, stream: str) -> bool:
+    """Delete a stream; returns whether it was there."""
+    return await info(requests, f"STREAM.DELETE.{stream}") is not None
 
 
 async def _subscribe_to_more(requests: Api, what: str, durable: Durable) -> None:
@@ -627,6 +649,8 @@ async def fitting(requests: Api, change: str, body: dict[str, Any], *, exactly: 
         try:
             await requests.call(change, body, repeat=True, patience_s=_MAKING_S)
         except ApiError as problem:
+            if problem.err_code == _NAME_TAKEN:
+                raise NameTaken(str(problem)) from None
             if not _lacks_room(problem):
                 raise BrokerRefused(
                     f"{problem} It must be nats-server {version_text()} or newer, with JetStream, "
@@ -687,6 +711,10 @@ def is_as_narrow(key: str, live: dict[str, Any], declared: dict[str, Any]) -> bo
 
 class NoRoom(BrokerRefused):
     """The broker has not even the least bytes for a stream."""
+
+
+class NameTaken(BrokerRefused):
+    """There is a stream of that name with other settings."""
 
 
 class Described(NamedTuple):
@@ -856,7 +884,7 @@ def _seal() -> str:
 
 
 async def info(requests: Api, subject: str) -> dict[str, Any] | None:
-    """The JetStream API's description of a stream or consumer; None if it does not exist.
+    """The JetStream API's answer about a stream or consumer; None if it does not exist.
 
     Raises:
         ApiError: it answers with any other error.

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster import cluster
 from disk import small_disk
 from program import approvals, started
 
@@ -219,6 +220,39 @@ async def test_what_the_nodes_refuse_is_said_once_the_wait_for_a_leader_is_over(
     monkeypatch.setattr(local, "_ELECTION_S", 0.0)
     with pytest.raises(BrokerRefused, match="insufficient storage"):
         await LocalCluster(tmp_path / "store").declare()
+
+
+async def test_who_else_asks_for_room_keeps_nobody_from_the_setup(tmp_path, monkeypatch):
+    """Neither a program at the same moment, which wants other limits, nor one that was killed in
+    that moment; and nothing of either stays.
+    """
+    another = {
+        "name": "AYES-ROOM", "storage": "file", "num_replicas": 3, "max_bytes": LEAST_BYTES,
+    }  # fmt: skip
+    others = [another]
+    remove = streams._remove
+
+    async def and_another_comes(requests, stream):
+        was_there = await remove(requests, stream)
+        if others:
+            await requests.call("STREAM.CREATE.AYES-ROOM", others.pop())
+        return was_there
+
+    async with (
+        cluster(tmp_path) as nodes,
+        Ledger.connect(nodes.store.path, role="admin") as admin,
+    ):
+        requests = admin.log.api
+        await requests.call("STREAM.DELETE.KV_views")
+        with monkeypatch.context() as patch:
+            patch.setattr(streams, "_remove", and_another_comes)
+            await streams.ensure(requests, replicas=3)
+        assert others == []
+        assert await info(requests, "STREAM.INFO.KV_views") is not None
+        assert await info(requests, "STREAM.INFO.AYES-ROOM") is None
+        await requests.call("STREAM.CREATE.AYES-ROOM", another)
+        await streams.ensure(requests, replicas=3)
+        assert await info(requests, "STREAM.INFO.AYES-ROOM") is None
 
 
 @pytest.mark.long
