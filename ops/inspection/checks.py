@@ -65,6 +65,8 @@ MAX_WAITING: Final = 10_000
 #: Of many sentences of one kind, so many are shown; and of void starts and results.
 MAX_SHOWN: Final = 5
 _FEW: Final = 3
+#: nats-server writes no index of a running stream with more subjects than this.
+INDEXED: Final = 1_000_000
 #: A log of more facts than this is read whole only with --deep.
 READ_WHOLE: Final = 100_000
 NOT_TRIED: Final = Health(ok=False, why="whether the log takes writes is not known yet.")
@@ -110,6 +112,8 @@ class Look(Struct, frozen=True, kw_only=True):
     #: grow looks healthy; people know whether it should.
     head_age_s: float | None = None
     bytes: int = 0
+    #: The subjects of the log that have a fact, which the broker keeps in memory.
+    subjects: int = 0
     #: The log refuses facts beyond this many bytes; None: it has no limit.
     limit_bytes: int | None = None
     consumers: Sequence[ConsumerStatus] = ()
@@ -220,6 +224,7 @@ def _of_log(stream: dict[str, Any] | None) -> Look:
         last_at=None if is_empty else datetime.fromisoformat(state["last_ts"]),
         head_age_s=None if is_empty else seconds(state["last_ts"], stream["ts"]),
         bytes=state["bytes"],
+        subjects=state.get("num_subjects", 0),
         limit_bytes=most if most > 0 else None,
     )
 
@@ -557,6 +562,17 @@ def _fullest(look: Look) -> str:
     return f"{fullest.taken / fullest.most:.0%} at most: {fullest}"
 
 
+def _subjects(look: Look) -> str:
+    """A log that has grown is no fault, and nothing in it can be deleted."""
+    said = f"{counted(look.subjects, 'subject')} with a fact, each in the broker's memory"
+    if look.subjects < ALARM * INDEXED:
+        return said
+    return (
+        f"{said}. With more than {INDEXED:,} a broker that was killed reads the whole log before "
+        "it answers. Plan a ledger for each group of workspaces (docs/capacity.md)"
+    )
+
+
 def _log_exists(look: Look) -> Iterator[str]:
     if not look.has_log:
         yield f"there is no stream {LEDGER} here. `ayes up` or `ayes setup` creates it."
@@ -714,6 +730,7 @@ CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
     "readers": (lambda look: [_joined(look.readers)], "every consumer is a declared one"),
     "workers": (_workers, _at_work),
     "room": (lambda look: [str(one) for one in look.room if one.is_alarming], _fullest),
+    "subjects": (lambda _look: (), _subjects),
     "writes": (lambda look: [look.health.why], _free),
     "batches": (_batches, "the broker accepts them"),
     "log": (lambda look: look.witnessed[0], lambda look: look.witnessed[1]),
@@ -756,9 +773,9 @@ CHECKS: Final[dict[str, tuple[Judge, str | Callable[[Look], str]]]] = {
     "backlogs": (_backlogs, ""),
 }
 DOCTOR: Final = (
-    "server", "build", "nodes", "streams and consumers", "readers", "workers", "room", "writes",
-    "batches", "log", "seal", "copies", "promises", "in doubt", "stops", "policies and tools",
-    "signatures", "names", "on call", "parked", "clock",
+    "server", "build", "nodes", "streams and consumers", "readers", "workers", "room", "subjects",
+    "writes", "batches", "log", "seal", "copies", "promises", "in doubt", "stops",
+    "policies and tools", "signatures", "names", "on call", "parked", "clock",
 )  # fmt: skip
 #: The alarms of `ayes status`, of the page Operations and of the metrics.
 ALARMS: Final = (

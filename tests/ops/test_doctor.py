@@ -16,7 +16,7 @@ from ayes.ledger import clock
 from ayes.ledger.log import Parked
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.streams import DURABLES, LEDGER, PARKED, PENDING, Use
-from ayes.ops.inspection import progress
+from ayes.ops.inspection import checks, progress
 from ayes.ops.inspection.checks import (
     ALARMS,
     CHECKS,
@@ -128,6 +128,27 @@ def test_what_is_well_is_said_in_few_words(capsys):
     )
     [workers] = examined(replace(look, consumers=(progress.ConsumerStatus("gate"),)), ["workers"])
     assert workers.detail.startswith("none has ever received anything here, and nothing waits.")
+
+
+def test_many_subjects_are_no_fault_and_are_said_in_time():
+    few, many = (examined(Look(subjects=count), ["subjects"])[0] for count in (799_999, 800_000))
+    assert few.detail == "799,999 subjects with a fact, each in the broker's memory"
+    assert few.ok
+    assert many.ok
+    assert "With more than 1,000,000 a broker that was killed reads the whole log" in many.detail
+    assert "a ledger for each group of workspaces (docs/capacity.md)" in many.detail
+
+
+async def test_the_subjects_of_the_log_are_counted(store, admin, doctor, monkeypatch):
+    """One for each fact; of an empty log the broker says nothing of them."""
+    _, found = await doctor()
+    assert found["subjects"]["detail"].startswith("0 subjects")
+    for one in (CALL, CALL.thread_ref.call("another")):
+        await admin.append(one.requested, request(WISH))
+    monkeypatch.setattr(checks, "INDEXED", 2)
+    _, found = await doctor()
+    assert found["subjects"]["detail"].startswith("2 subjects")
+    assert "With more than 2 a broker" in found["subjects"]["detail"]
 
 
 async def test_a_fresh_store_is_well(store, doctor):
