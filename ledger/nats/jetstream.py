@@ -420,8 +420,11 @@ class JetStream:
     ) -> AsyncGenerator[list[log.RawMessage]]:
         seq = start
         until = time.monotonic() + _CATCH_UP_S
+        # Said so, the server counts the rest by blocks, and not by subjects: at a million facts a
+        # page takes 20 ms, and not 600 (`NumPending` in server/filestore.go, 2.15).
+        which = ">" if (stream, subjects) == (subscriptions.LEDGER, f"{ROOT}.>") else subjects
         while True:
-            page, last = await self._get(stream, (subjects,), seq=seq, next_by_subj=subjects)
+            page, last = await self._get(stream, (subjects,), seq=seq, next_by_subj=which)
             if page:
                 yield page
                 seq = page[-1].seq + 1

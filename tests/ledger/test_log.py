@@ -7,7 +7,9 @@ import itertools
 import re
 from contextlib import AbstractAsyncContextManager, aclosing
 from datetime import timedelta
+from typing import Any
 
+import msgspec
 import pytest
 from long import sampled
 from msgspec import structs
@@ -29,6 +31,7 @@ from ayes.ledger.log import (
     TimerFired,
 )
 from ayes.ledger.nats import group_commit, ordered_consumer
+from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.protocol import NatsMessage, OnMessage
 from ayes.ledger.nats.streams import ensure
@@ -235,6 +238,25 @@ async def test_a_scan_gives_what_is_there_from_a_number_on(ledger: Ledger):
     assert await scanned(7, THREAD.subjects) == [7, 8, 9]
     assert await scanned(2, THREAD.said("m3").subject) == [4]
     assert await scanned(5, THREAD.said("m3").subject) == []
+
+
+@pytest.mark.log("jetstream")
+async def test_a_whole_log_is_asked_for_as_such(ledger: Ledger, monkeypatch):
+    """After each page the server counts the rest: by any narrower wildcard one subject after the
+    other, a million times.
+    """
+    await ledger.append(THREAD.said("m"), e.Said(role="user", text="hello"))
+    asked: list[str] = []
+    collect = Api.collect
+
+    async def noted(self: Api, subject: str, body: bytes, *others: Any) -> Any:
+        asked.append(msgspec.json.decode(body)["next_by_subj"])
+        return await collect(self, subject, body, *others)
+
+    monkeypatch.setattr(Api, "collect", noted)
+    for subjects in ("ledger.>", THREAD.subjects):
+        assert [raw.seq async for page in ledger.log.scan(1, subjects) for raw in page] == [1]
+    assert asked == [">", THREAD.subjects]
 
 
 async def test_watch_goes_on_with_what_comes(ledger: Ledger):
