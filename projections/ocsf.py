@@ -94,6 +94,7 @@ LEFT: Final[dict[type, str]] = {
     e.Commented: "it is a text, and counts for nothing",
     e.Notified: "it says that a message was sent about another fact",
     e.Posted: "it says that a message was sent about another fact",
+    e.Packed: "each fact in it was an event of its own",
     e.BudgetUsed: "its amount is of a call's arguments, and the decision follows",
 }
 

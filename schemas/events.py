@@ -148,6 +148,21 @@ class Forgotten(Event, frozen=True, tag="Forgotten"):
     """The key of the thread is destroyed. A copy of it that comes back is destroyed too."""
 
 
+class Packed(Event, frozen=True, tag="Packed"):
+    """Settled facts of the thread, byte for byte, which may then leave the stream. Where a slot is
+    filled twice, the fact with the lower number counts.
+    """
+
+    #: The calls in this pack and in those before it: of each the first 8 bytes of the SHA-256 of
+    #: its id, in base64.
+    calls: str
+    #: A MessagePack array in gzip in base64. Of each fact it has an array: its number, its time in
+    #: nanoseconds since 1970, its subject behind that of the thread, and its payload as bytes.
+    facts: str
+    #: The number of these facts.
+    size: int
+
+
 class Inline(Struct, frozen=True, tag_field="kept", tag="inline", gc=False):
     """The bytes themselves."""
 
@@ -1042,7 +1057,7 @@ class Carried(Struct, frozen=True):
 
 
 type AnyEvent = (
-    ThreadOpened | Keyed | ForgettingBegan | Forgotten
+    ThreadOpened | Keyed | ForgettingBegan | Forgotten | Packed
     | Said | ModelAsked | ModelReplied | ModelFailed
     | ToolRequested | ApprovalRequested | Voted
     | Escalated | GlassBroken | Approved | Denied | Answered | Expired | Withdrawn | Superseded

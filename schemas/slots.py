@@ -56,6 +56,8 @@ ORGANISATIONS: Final = frozenset({PERSON, LOGIN, KEY, ONCALL, LOG})
 CLIENT: Final = "client"
 #: The token of the slots of notices to rooms, which people share.
 ROOM: Final = "room"
+#: The token of the slots of a thread's packs.
+PACKED: Final = "packed"
 #: The beginning of the ids of sub-agents' threads.
 _BELOW: Final = "sub-"
 #: Takes the place of a workspace; not a valid name of one.
@@ -69,6 +71,8 @@ FILLED_BY: Final[dict[tuple[str, ...], tuple[type[e.Event], ...]]] = {
     ("keyed",): (e.Keyed,),
     ("forgetting",): (e.ForgettingBegan,),
     ("forgotten",): (e.Forgotten,),
+    # What is settled in the thread, so that it may leave the stream.
+    (PACKED, "#"): (e.Packed,),
     ("said", "*"): (e.Said,),
     ("turn", "#", "asked", "#"): (e.ModelAsked,),
     ("turn", "#", "replied"): (e.ModelReplied, e.ModelFailed),
@@ -286,6 +290,15 @@ class ThreadRef(_Ref, frozen=True):
     @property
     def forgotten(self) -> Slot:
         return self._slot("forgotten")
+
+    def packed(self, number: int) -> Slot:
+        """A pack of its facts, counted from 1."""
+        return self._slot(PACKED, str(number))
+
+    @property
+    def packs(self) -> str:
+        """The wildcard over its packs."""
+        return f"{ROOT}.{self.workspace}.{self.thread}.{PACKED}.*"
 
     def said(self, message: str) -> Slot:
         return self._slot("said", token("message", message))

@@ -79,6 +79,7 @@ from ayes.schemas.slots import (
     ONCALL,
     ORGANISATION,
     ORGANISATIONS,
+    PACKED,
     PERSON,
     POLICY,
     ROOM,
@@ -133,6 +134,8 @@ WRITERS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
     ("keyed",): ("service",),
     ("forgetting",): ("operator",),
     ("forgotten",): ("operator",),
+    # No role packs yet.
+    (PACKED, "#"): (),
     ("said", "*"): ("service",),
     ("turn", "#", "asked", "#"): ("model",),
     ("turn", "#", "replied"): ("model",),

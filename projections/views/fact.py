@@ -96,6 +96,7 @@ _OPENINGS: Final = {
     "Keyed": "The key under which values are sealed:",
     "ForgettingBegan": "What was sealed is being forgotten",
     "Forgotten": "What was sealed is forgotten",
+    "Packed": "Settled facts were packed:",
     "Said": "",
     "ModelAsked": "The model is asked:",
     "ModelReplied": "The model:",
@@ -226,6 +227,8 @@ def _what(event: e.Event) -> str:
         case e.ThreadOpened(requester=requester, model=model):
             below = f", in the run of {event.parent}" if event.parent else ""
             return f"for {requester}, answered by {model or 'a service'}{below}"
+        case e.Packed(size=size):
+            return f"{size:,} facts"
         case e.Said(role=role, text=text):
             return f"{role}: {_short(words(text))}"
         case e.ModelReplied(parts=parts):

@@ -127,6 +127,7 @@ _WRITTEN_BY = {
     "slack": ("{}.call.x1.posted.x1",),
     "absence": ("_delegation.x1.x1.absent", "_delegation.x1.x1.absent.ended"),
     "operator": ("_policy.1", "{}.forgetting", "{}.forgotten"),
+    "nobody": ("{}.packed.1",),
     **{person: _of(person) for person in PEOPLE},
 }
 WRITERS = {

@@ -1,0 +1,336 @@
+"""Packs: the settled facts of a thread, byte for byte in one fact of it (docs/decisions/0091).
+
+Pure. Facts that stand in a pack may leave the stream, and readers put them back in their places:
+
+    packable    which facts of a thread may be packed, those that belong together at a time
+    packs_of    the packs that have them
+    unpacked    the facts of a pack
+    merged      the facts of threads as they were before
+
+A pack has all facts of a call up to that moment or none of them, but for those that stay in the
+stream. So a call whose request is still there is in no pack, unless it is about to be removed.
+Facts that come later stay where they are.
+
+What stays is what is read over all threads, or lives as long as its thread: what opened it, keys
+and forgetting, packs, and votes with a passkey. So does what is not part of its call (surplus).
+"""
+
+import base64
+import zlib
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Sequence
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from itertools import pairwise
+from operator import attrgetter
+from typing import Final
+
+import msgspec
+
+from ayes.ledger.lifecycle import NOT_RUN, SETTLED
+from ayes.ledger.log import RawMessage
+from ayes.ledger.validity import call_of
+from ayes.schemas import events as e
+from ayes.schemas.codec import MAX_BYTES, Fact, as_json, fact_of
+from ayes.schemas.errors import BadSlot, LogDamaged, NewerLog
+from ayes.schemas.slots import PACKED, STOP, Slot, ThreadRef
+
+#: Of the facts in one pack, before they are compressed.
+MOST_UNPACKED: Final = 8 * MAX_BYTES
+#: The bytes of a pack that are left for its envelope: id, author, cause and trace.
+_ENVELOPE: Final = 4096
+#: The bytes of the name of a call.
+_NAME: Final = 8
+#: A thread with more packed calls than this is packed no further: their names take half a fact.
+MOST_CALLS: Final = MAX_BYTES // 2 * 3 // 4 // _NAME
+#: For zlib: gzip, with its largest window.
+_GZIP: Final = 31
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+#: Facts that are packed together or not at all, in the order of the log.
+type Unit = tuple[RawMessage, ...]
+#: Number, time in nanoseconds, subject behind that of the thread, and payload.
+type _Row = tuple[int, int, str, bytes]
+
+
+# ---------------------------------------------------------------------------------------- packing
+
+
+def packable(ref: ThreadRef, facts: Iterable[RawMessage]) -> list[Unit]:
+    """What may be packed of a thread: settled calls, complete turns and messages.
+
+    Args:
+        facts: what the stream has of the thread, its packs too, and all facts about the stops that
+            hold in its workspace. By these is judged whether a call has run. The rest is skipped.
+
+    Raises:
+        LogDamaged: a pack among them cannot be read.
+        NewerLog: a newer program made one.
+    """
+    units: dict[tuple[str, ...], list[tuple[RawMessage, Fact]]] = defaultdict(list)
+    stopping, packs = list[Fact](), list[RawMessage]()
+    for raw in sorted(facts, key=attrgetter("seq")):
+        fact = fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
+        if fact.slot.tail[0] == STOP:
+            stopping.append(fact)
+        if (fact.slot.workspace, fact.slot.thread) != (ref.workspace, ref.thread):
+            continue
+        match fact.slot.tail:
+            case ("call" | "turn" as kind, name, *_):
+                units[kind, name].append((raw, fact))
+            case ("said", _):
+                units[fact.slot.tail].append((raw, fact))
+            case (kind, _) if kind == PACKED:
+                packs.append(raw)
+            case _:
+                pass
+    packed = {one.seq for pack in packs for one in unpacked(pack)}
+    calls = _names(pack_in(packs[-1]).calls) if packs else frozenset()
+    found = [
+        tuple(raw for raw, fact in unit if not _stays(fact))
+        for unit in units.values()
+        if packed.isdisjoint(raw.seq for raw, _ in unit)
+        and _is_over(ref, [fact for _, fact in unit], stopping, calls)
+    ]
+    return sorted(found, key=lambda unit: unit[0].seq)
+
+
+def _is_over(
+    ref: ThreadRef, unit: Sequence[Fact], stopping: Sequence[Fact], packed: Collection[bytes]
+) -> bool:
+    """Whether nothing more is expected of facts that belong together, and all can be judged."""
+    if any(isinstance(one.event, e.Carried) and not one.event.problem for one in unit):
+        return False  # of a newer program
+    match unit[0].slot.tail:
+        case ("call", name, *_):
+            call = call_of(ref.call(name), (*unit, *stopping))
+            is_settled = call.requested is not None and call.status in SETTLED | NOT_RUN
+            return is_settled and _name(name) not in packed
+        case ("turn", *_):
+            return any(one.slot.tail[2] == "replied" for one in unit)
+        case _:
+            return True
+
+
+def _stays(fact: Fact) -> bool:
+    """Whether it stays in the stream when the call that it is about is packed."""
+    event = fact.event
+    with_passkey = isinstance(event, e.Voted) and event.signature.startswith("webauthn.")
+    return with_passkey or fact.slot.is_surplus
+
+
+def packs_of(units: Sequence[Unit], last: e.Packed | None = None) -> list[e.Packed]:
+    """The packs that have these facts, in the order in which they are to be recorded. What is too
+    large for one pack is in none.
+
+    Args:
+        last: the newest pack of the thread; None if it has none.
+    """
+    calls = base64.b64decode(last.calls) if last else b""
+    return _packs_of(units, calls) if units else []
+
+
+def _packs_of(units: Sequence[Unit], calls: bytes) -> list[e.Packed]:
+    if (pack := _pack(units, calls)) is not None:
+        return [pack]
+    if len(units) == 1 or len(calls) >= MOST_CALLS * _NAME:
+        return []
+    middle = len(units) // 2
+    first = _packs_of(units[:middle], calls)
+    return first + _packs_of(units[middle:], base64.b64decode(first[-1].calls) if first else calls)
+
+
+def _pack(units: Sequence[Unit], calls: bytes) -> e.Packed | None:
+    """The pack of all of these; None if it is too large."""
+    for unit in units:
+        match _tail(unit[0].subject).split("."):
+            case ["call", name, *_]:
+                calls += _name(name)
+            case _:
+                pass
+    facts = sorted((raw for unit in units for raw in unit), key=attrgetter("seq"))
+    rows = [(one.seq, one.at_ns, _tail(one.subject), one.data) for one in facts]
+    content = msgspec.msgpack.encode(rows)
+    if len(content) > MOST_UNPACKED or len(calls) > MOST_CALLS * _NAME:
+        return None
+    pack = e.Packed(calls=_base64(calls), facts=_base64(_compressed(content)), size=len(facts))
+    return pack if len(as_json(pack)) + _ENVELOPE <= MAX_BYTES else None
+
+
+def _compressed(content: bytes) -> bytes:
+    """In gzip, without the time: the same bytes each time."""
+    writer = zlib.compressobj(wbits=_GZIP)
+    return writer.compress(content) + writer.flush()
+
+
+def _tail(subject: str) -> str:
+    return subject.split(".", 3)[3]
+
+
+def _name(call: str) -> bytes:
+    return sha256(call.encode()).digest()[:_NAME]
+
+
+def _base64(raw: bytes) -> str:
+    return base64.b64encode(raw).decode()
+
+
+# ---------------------------------------------------------------------------------------- reading
+
+
+def number_of(subject: str) -> int:
+    """The number of the pack on this subject; 0 if it is none."""
+    match subject.split("."):
+        case [_, _, thread, kind, number] if kind == PACKED and not thread.startswith("_"):
+            return int(number) if number.isascii() and number.isdigit() else 0
+        case _:
+            return 0
+
+
+def pack_in(raw: RawMessage) -> e.Packed:
+    """The pack in a message.
+
+    Raises:
+        LogDamaged: it is none.
+        NewerLog: a newer program made it.
+    """
+    event = fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data).event
+    if isinstance(event, e.Carried) and not event.problem:
+        raise NewerLog(f"a newer program made {raw.subject}: update this one.")
+    if not isinstance(event, e.Packed):
+        raise LogDamaged(f"{raw.subject} cannot be read")
+    return event
+
+
+def unpacked(raw: RawMessage) -> list[RawMessage]:
+    """The facts in a pack, in the order of the log.
+
+    Raises:
+        LogDamaged: it cannot be read, or it has what no pack may have.
+        NewerLog: a newer program made it.
+    """
+    packed = pack_in(raw)
+    thread = raw.subject.rsplit(".", 2)[0]
+    try:
+        rows = _rows.decode(_decompressed(base64.b64decode(packed.facts, validate=True)))
+        found = [
+            RawMessage(seq, _EPOCH + timedelta(microseconds=ns // 1000), f"{thread}.{tail}", data,
+                       ns % 1000)
+            for seq, ns, tail, data in rows
+        ]  # fmt: skip
+        _check(raw, packed, found)
+    except (ValueError, OverflowError, zlib.error, msgspec.MsgspecError, BadSlot) as problem:
+        raise LogDamaged(f"{raw.subject} cannot be read ({problem})") from None
+    return found
+
+
+def _check(raw: RawMessage, packed: e.Packed, facts: Sequence[RawMessage]) -> None:
+    """Check that a pack has only what a pack may have.
+
+    Raises:
+        ValueError: it has something else.
+    """
+    numbers = [0, *(one.seq for one in facts), raw.seq]
+    if any(one >= after for one, after in pairwise(numbers)):
+        raise ValueError("its facts are not in the order of the log")
+    if len(facts) != packed.size:
+        raise ValueError(f"it has {len(facts)} facts in place of {packed.size}")
+    calls = _names(packed.calls)
+    for one in facts:
+        match Slot.parse(one.subject).tail:
+            case ("call", name, *_) if _name(name) in calls:
+                pass
+            case ("said" | "turn", *_):
+                pass
+            case _:
+                raise ValueError(f"it has {one.subject}")
+
+
+def _decompressed(raw: bytes) -> bytes:
+    """What is in gzip, all of it.
+
+    Raises:
+        ValueError: it is more than a pack may have, or something is missing or comes after it.
+        zlib.error: it is not gzip.
+    """
+    reader = zlib.decompressobj(wbits=_GZIP)
+    content = reader.decompress(raw, MOST_UNPACKED + 1)
+    if len(content) > MOST_UNPACKED:
+        raise ValueError("it is too large")
+    if not reader.eof or reader.unused_data:
+        raise ValueError("it is cut off, or something comes after it")
+    return content
+
+
+def _names(calls: str) -> frozenset[bytes]:
+    """The names of calls in a pack.
+
+    Raises:
+        ValueError: they are none.
+    """
+    raw = base64.b64decode(calls, validate=True)
+    if len(raw) % _NAME:
+        raise ValueError("the names of its calls are cut off")
+    return frozenset(raw[at : at + _NAME] for at in range(0, len(raw), _NAME))
+
+
+def may_have(newest: RawMessage, slot: Slot) -> bool:
+    """Whether the newest pack of a thread or one before it may have a fact of this slot.
+
+    Raises:
+        LogDamaged: the pack cannot be read.
+        NewerLog: a newer program made it.
+    """
+    match slot.tail:
+        case ("call", name, *_):
+            try:
+                return _name(name) in _names(pack_in(newest).calls)
+            except ValueError as problem:
+                raise LogDamaged(f"{newest.subject} cannot be read ({problem})") from None
+        case _:
+            return slot.tail[0] in {"said", "turn"}
+
+
+def merged(
+    live: Iterable[RawMessage],
+    packs: Iterable[RawMessage],
+    is_wanted: Callable[[str], bool] = lambda _subject: True,
+) -> list[RawMessage]:
+    """The facts of threads as if nothing had been packed, in the order of the log. Of two facts in
+    one slot the first counts, wherever it stands.
+
+    Args:
+        live: what is in the stream.
+        packs: all packs of those threads; they themselves are no facts of the result.
+        is_wanted: by subject, what is taken out of the packs.
+
+    Raises:
+        LogDamaged: a pack is missing, or cannot be read.
+        NewerLog: a newer program made one.
+    """
+    each = list(packs)
+    _check_numbers(each)
+    every = {one.seq: one for one in live if not number_of(one.subject)}
+    every |= {one.seq: one for pack in each for one in unpacked(pack) if is_wanted(one.subject)}
+    first: dict[str, RawMessage] = {}
+    for seq in sorted(every):
+        first.setdefault(every[seq].subject, every[seq])
+    return list(first.values())
+
+
+def _check_numbers(packs: Iterable[RawMessage]) -> None:
+    """Check that no pack of these threads is missing before the last one.
+
+    Raises:
+        LogDamaged: one is.
+    """
+    numbers: dict[str, list[int]] = defaultdict(list)
+    for pack in packs:
+        numbers[pack.subject.rpartition(".")[0]].append(number_of(pack.subject))
+    for thread, found in numbers.items():
+        for wanted, number in enumerate(sorted(found), 1):
+            if number != wanted:
+                raise LogDamaged(f"{thread}.{wanted} is missing")
+
+
+_rows: Final = msgspec.msgpack.Decoder(list[_Row])
