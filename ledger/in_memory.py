@@ -17,7 +17,7 @@ from datetime import datetime
 
 from msgspec import structs
 
-from ayes.ledger import clock, subscriptions
+from ayes.ledger import clock, packs, subscriptions
 from ayes.ledger.log import (
     AlreadyRecorded,
     AppendResult,
@@ -37,8 +37,8 @@ from ayes.ledger.log import (
     identity_of,
 )
 from ayes.schemas.codec import Fact, fact_of
-from ayes.schemas.errors import BrokerAway, LedgerFull
-from ayes.schemas.slots import ROOT, CallRef, Slot
+from ayes.schemas.errors import BadInput, BrokerAway, LedgerFull
+from ayes.schemas.slots import ROOT, CallRef, Slot, ThreadRef
 
 #: The largest answer of a broker (ADR-31).
 _FEW = 1000
@@ -53,6 +53,8 @@ class Memory:
         self._facts: list[Fact] = []
         self._raw: list[RawMessage] = []
         self._by_subject: dict[str, Fact] = {}
+        #: The numbers of those that were removed.
+        self._removed: set[int] = set()
         #: The indices of the facts by the first three tokens of their subjects.
         self._by_head: defaultdict[str, list[int]] = defaultdict(list)
         self._grown = asyncio.Condition()
@@ -95,16 +97,35 @@ class Memory:
         self._by_subject[subject] = fact
         return fact
 
+    async def remove(self, thread: ThreadRef, number: int) -> None:
+        if (pack := self._by_subject.get(thread.packed(number).subject)) is None:
+            raise BadInput(f"{thread} has no pack {number}.")
+        for one in packs.unpacked(self._raw[pack.seq - 1]):
+            standing = self._by_subject.get(one.subject)
+            if standing is not None and standing.seq == one.seq:
+                del self._by_subject[one.subject]
+                self._removed.add(one.seq)
+                self._by_head[_head(one.subject)].remove(one.seq - 1)
+
     async def latest(self, subjects: str) -> Fact | None:
-        found = self._places(subjects)
-        return self._facts[found[-1]] if found else None
+        found = self._found(subjects)
+        return self._fact(found[-1]) if found else None
 
     async def read(self, *subjects: str) -> tuple[Fact, ...]:
-        return tuple(self._facts[place] for place in self._places(*subjects))
+        return tuple(map(self._fact, self._found(*subjects)))
 
     async def read_few(self, *subjects: str) -> list[RawMessage] | None:
-        found = self._places(*subjects)
-        return [self._raw[place] for place in found] if len(found) <= _FEW else None
+        found = self._found(*subjects)
+        return found if len(found) <= _FEW else None
+
+    def _found(self, *subjects: str) -> list[RawMessage]:
+        places = self._places(*subjects, *packs.packs_for(subjects))
+        return packs.as_before([self._raw[place] for place in places], subjects)
+
+    def _fact(self, raw: RawMessage) -> Fact:
+        if raw.seq in self._removed:
+            return fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
+        return self._facts[raw.seq - 1]
 
     def _places(self, *subjects: str) -> list[int]:
         """The indices of the facts on these subjects, in the order of the log.
@@ -117,9 +138,16 @@ class Memory:
         else:
             among = sorted(place for head in heads for place in self._by_head.get(head, ()))
         fits = _compiled(subjects).fullmatch
-        return [place for place in among if fits(self._raw[place].subject)]
+        return [
+            place
+            for place in among
+            if place + 1 not in self._removed and fits(self._raw[place].subject)
+        ]
 
     async def at(self, seq: int) -> RawMessage | None:
+        if seq in self._removed:
+            each = (self._raw[place] for place in self._places(packs.EVERY))
+            return next(one for pack in each for one in packs.unpacked(pack) if one.seq == seq)
         return self._raw[seq - 1] if 0 < seq <= len(self._raw) else None
 
     async def last_seq(self) -> int:
@@ -147,7 +175,8 @@ class Memory:
                 wanted = [
                     fact
                     for fact in self._facts[new]
-                    if _has_begun(fact, start)
+                    if fact.seq not in self._removed
+                    and _has_begun(fact, start)
                     and (not subjects or _any(subjects, fact.slot.subject))
                 ]
                 if wanted:
@@ -168,7 +197,9 @@ class Memory:
                 if wanted := [
                     raw
                     for raw in self._raw[new]
-                    if raw.seq >= start and (not subjects or _any(subjects, raw.subject))
+                    if raw.seq >= start
+                    and raw.seq not in self._removed
+                    and (not subjects or _any(subjects, raw.subject))
                 ]:
                     yield wanted
 
@@ -280,6 +311,7 @@ class Lagging:
         self.set_timer, self.cancel_timer = log.set_timer, log.cancel_timer
         self.park, self.parked = log.park, log.parked
         self.keep_piece, self.piece = log.keep_piece, log.piece
+        self.remove = log.remove
         self.file_place = log.file_place
         self.publish_live, self.subscribe_live = log.publish_live, log.subscribe_live
 

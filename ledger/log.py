@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from ayes.ledger import seal
 from ayes.schemas.codec import Fact
-from ayes.schemas.slots import ROOT, CallRef, Slot
+from ayes.schemas.slots import ROOT, CallRef, Slot, ThreadRef
 
 
 class Recorded(Struct, frozen=True):
@@ -403,6 +403,16 @@ class EventLog(FactReader, Deliveries, Buckets, Files, Live, Protocol):
 
     async def at(self, seq: int) -> RawMessage | None:
         """The message of that number."""
+        ...
+
+    async def remove(self, thread: ThreadRef, number: int) -> None:
+        """Remove from the stream what is in the pack of that number, and nothing else. Reads of
+        the thread, and of one of its calls, give it as before. Safe to repeat.
+
+        Raises:
+            BadInput: there is no such pack.
+            BrokerRefused: the stream does not allow it (`deny_purge`), or not with this login.
+        """
         ...
 
     async def last_seq(self) -> int:

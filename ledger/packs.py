@@ -20,6 +20,7 @@ import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
 from operator import attrgetter
@@ -33,7 +34,7 @@ from ayes.ledger.validity import call_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import MAX_BYTES, Fact, as_json, fact_of
 from ayes.schemas.errors import BadSlot, LogDamaged, NewerLog
-from ayes.schemas.slots import PACKED, STOP, Slot, ThreadRef
+from ayes.schemas.slots import PACKED, ROOT, STOP, Slot, ThreadRef, matches
 
 #: Of the facts in one pack, before they are compressed.
 MOST_UNPACKED: Final = 8 * MAX_BYTES
@@ -45,6 +46,8 @@ _NAME: Final = 8
 MOST_CALLS: Final = MAX_BYTES // 2 * 3 // 4 // _NAME
 #: For zlib: gzip, with its largest window.
 _GZIP: Final = 31
+#: The wildcard over the packs of all threads.
+EVERY: Final = f"{ROOT}.*.*.{PACKED}.*"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 #: Facts that are packed together or not at all, in the order of the log.
@@ -142,25 +145,17 @@ def _packs_of(units: Sequence[Unit], calls: bytes) -> list[e.Packed]:
 
 def _pack(units: Sequence[Unit], calls: bytes) -> e.Packed | None:
     """The pack of all of these; None if it is too large."""
-    for unit in units:
-        match _tail(unit[0].subject).split("."):
-            case ["call", name, *_]:
-                calls += _name(name)
-            case _:
-                pass
+    tails = [_tail(unit[0].subject).split(".") for unit in units]
+    calls += b"".join(_name(tail[1]) for tail in tails if tail[0] == "call")
     facts = sorted((raw for unit in units for raw in unit), key=attrgetter("seq"))
     rows = [(one.seq, one.at_ns, _tail(one.subject), one.data) for one in facts]
     content = msgspec.msgpack.encode(rows)
     if len(content) > MOST_UNPACKED or len(calls) > MOST_CALLS * _NAME:
         return None
-    pack = e.Packed(calls=_base64(calls), facts=_base64(_compressed(content)), size=len(facts))
+    pack = e.Packed(
+        calls=_base64(calls), facts=_base64(zlib.compress(content, wbits=_GZIP)), size=len(facts)
+    )
     return pack if len(as_json(pack)) + _ENVELOPE <= MAX_BYTES else None
-
-
-def _compressed(content: bytes) -> bytes:
-    """In gzip, without the time: the same bytes each time."""
-    writer = zlib.compressobj(wbits=_GZIP)
-    return writer.compress(content) + writer.flush()
 
 
 def _tail(subject: str) -> str:
@@ -180,11 +175,9 @@ def _base64(raw: bytes) -> str:
 
 def number_of(subject: str) -> int:
     """The number of the pack on this subject; 0 if it is none."""
-    match subject.split("."):
-        case [_, _, thread, kind, number] if kind == PACKED and not thread.startswith("_"):
-            return int(number) if number.isascii() and number.isdigit() else 0
-        case _:
-            return 0
+    head, _, number = subject.rpartition(f".{PACKED}.")
+    is_one = head.count(".") == 2 and "._" not in head
+    return int(number) if is_one and number.isascii() and number.isdigit() else 0
 
 
 def pack_in(raw: RawMessage) -> e.Packed:
@@ -225,11 +218,7 @@ def unpacked(raw: RawMessage) -> list[RawMessage]:
 
 
 def _check(raw: RawMessage, packed: e.Packed, facts: Sequence[RawMessage]) -> None:
-    """Check that a pack has only what a pack may have.
-
-    Raises:
-        ValueError: it has something else.
-    """
+    """Raise a ValueError if a pack has something that no pack may have."""
     numbers = [0, *(one.seq for one in facts), raw.seq]
     if any(one >= after for one, after in pairwise(numbers)):
         raise ValueError("its facts are not in the order of the log")
@@ -247,12 +236,7 @@ def _check(raw: RawMessage, packed: e.Packed, facts: Sequence[RawMessage]) -> No
 
 
 def _decompressed(raw: bytes) -> bytes:
-    """What is in gzip, all of it.
-
-    Raises:
-        ValueError: it is more than a pack may have, or something is missing or comes after it.
-        zlib.error: it is not gzip.
-    """
+    """What is in gzip, all of it; else it raises a ValueError or a zlib.error."""
     reader = zlib.decompressobj(wbits=_GZIP)
     content = reader.decompress(raw, MOST_UNPACKED + 1)
     if len(content) > MOST_UNPACKED:
@@ -263,11 +247,7 @@ def _decompressed(raw: bytes) -> bytes:
 
 
 def _names(calls: str) -> frozenset[bytes]:
-    """The names of calls in a pack.
-
-    Raises:
-        ValueError: they are none.
-    """
+    """The names of calls in a pack; a ValueError if they are none."""
     raw = base64.b64decode(calls, validate=True)
     if len(raw) % _NAME:
         raise ValueError("the names of its calls are cut off")
@@ -300,7 +280,7 @@ def merged(
     one slot the first counts, wherever it stands.
 
     Args:
-        live: what is in the stream.
+        live: what is in the stream, without those packs.
         packs: all packs of those threads; they themselves are no facts of the result.
         is_wanted: by subject, what is taken out of the packs.
 
@@ -310,7 +290,7 @@ def merged(
     """
     each = list(packs)
     _check_numbers(each)
-    every = {one.seq: one for one in live if not number_of(one.subject)}
+    every = {one.seq: one for one in live}
     every |= {one.seq: one for pack in each for one in unpacked(pack) if is_wanted(one.subject)}
     first: dict[str, RawMessage] = {}
     for seq in sorted(every):
@@ -318,12 +298,43 @@ def merged(
     return list(first.values())
 
 
-def _check_numbers(packs: Iterable[RawMessage]) -> None:
-    """Check that no pack of these threads is missing before the last one.
+@lru_cache(maxsize=1024)
+def packs_for(subjects: tuple[str, ...]) -> tuple[str, ...]:
+    """The wildcards over the packs in which facts on these subjects (wildcards allowed) may be, of
+    subjects within one thread each.
+    """
+    found = dict[str, None]()
+    for one in subjects:
+        root, *place, kind = (*one.split("."), "", "", "")[:4]
+        is_one = root == ROOT and "*" not in place and place[1][:1] not in {"_", ">", ""}
+        if is_one and kind in {"call", "said", "turn", "*", ">"}:
+            found[f"{root}.{'.'.join(place)}.{PACKED}.*"] = None
+    return tuple(found)
+
+
+def as_before(found: list[RawMessage], subjects: tuple[str, ...]) -> list[RawMessage]:
+    """What was found on these subjects and those of `packs_for`, as if nothing had been packed. A
+    pack itself is in it where the subjects name packs.
 
     Raises:
-        LogDamaged: one is.
+        LogDamaged: a pack is missing, or cannot be read.
+        NewerLog: a newer program made one.
     """
+    inside = packs_for(subjects)
+    packs = {one.seq: one for one in found if number_of(one.subject) and _any(inside, one.subject)}
+    if not packs:
+        return found
+    by_name = tuple(one for one in subjects if one.split(".")[3:4] == [PACKED])
+    rest = (one for one in found if one.seq not in packs or _any(by_name, one.subject))
+    return merged(rest, packs.values(), lambda subject: _any(subjects, subject))
+
+
+def _any(patterns: tuple[str, ...], subject: str) -> bool:
+    return any(matches(one, subject) for one in patterns)
+
+
+def _check_numbers(packs: Iterable[RawMessage]) -> None:
+    """Raise `LogDamaged` if a pack of these threads is missing before the last one."""
     numbers: dict[str, list[int]] = defaultdict(list)
     for pack in packs:
         numbers[pack.subject.rpartition(".")[0]].append(number_of(pack.subject))

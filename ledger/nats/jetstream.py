@@ -36,7 +36,7 @@ import msgspec
 import nats.errors
 from msgspec import structs
 
-from ayes.ledger import clock, log, subscriptions
+from ayes.ledger import clock, log, packs, subscriptions
 from ayes.ledger.log import (
     AlreadyRecorded,
     AppendResult,
@@ -76,6 +76,7 @@ from ayes.schemas.slots import (
     STOP,
     CallRef,
     Slot,
+    ThreadRef,
     matches,
     subject_text,
 )
@@ -232,6 +233,9 @@ class JetStream:
 
     async def latest(self, subjects: str) -> Fact | None:
         message = await self._newest(subscriptions.LEDGER, subjects)
+        # What stayed in the stream may be older than what left it.
+        if message is None or "*" in subjects or ">" in subjects:
+            message = await self._newest_packed(subjects, message)
         if message is None:
             return None
         self._advance(message.seq)
@@ -249,6 +253,19 @@ class JetStream:
                 there = await self._each_from_leader(stream, counted)
                 message = max(there, key=attrgetter("seq"), default=message)
         return message
+
+    async def _newest_packed(
+        self, subjects: str, live: log.RawMessage | None
+    ) -> log.RawMessage | None:
+        """The newest of this message and those on the subjects that are in packs."""
+        if live is not None and packs.number_of(live.subject):  # in the place of an older fact
+            self._advance(live.seq)
+            return (await self._every(subscriptions.LEDGER, (subjects,)) or [live])[-1]
+        found = [] if live is None else [live]
+        for wildcard in packs.packs_for((subjects,)):
+            if await self.leaders_message(subscriptions.LEDGER, last_by_subj=wildcard):
+                found += await self.read_from_leader(subscriptions.LEDGER, wildcard)
+        return max(packs.as_before(found, (subjects,)), key=attrgetter("seq"), default=None)
 
     async def leaders_message(self, stream: str, **which: str | int) -> log.RawMessage | None:
         """The message as the leader of the stream has it; None if it has none that it can read."""
@@ -298,18 +315,22 @@ class JetStream:
                     yield page
             return
         for some in batched(range(start, stream["state"]["last_seq"] + 1), _AT_ONCE, strict=False):
-            found = await asyncio.gather(*map(self.at, some))
+            found = await asyncio.gather(*map(self._at, some))
             if page := [one for one in found if one is not None]:
                 yield page
 
     async def read_from_leader(self, stream: str, *subjects: str) -> list[log.RawMessage]:
-        """Every message that the leader counts on the subjects, read from itself alone.
+        """Every message that the leader counts on the subjects, read from itself alone, but for
+        those that are removed meanwhile.
 
         Raises:
             LogDamaged: it cannot read one of them.
         """
-        found = [await self.counted(stream, one) for one in subjects]
-        return await self._each_from_leader(stream, {name for one in found for name in one})
+        found: dict[str, log.RawMessage] = {}
+        for one in subjects:  # one after the other: packs after what may leave the stream
+            names = {*await self.counted(stream, one)}.difference(found)
+            found |= {raw.subject: raw for raw in await self._each_from_leader(stream, names)}
+        return [*found.values()]
 
     async def counted(self, stream: str, subjects: str) -> list[str]:
         """The subjects that match and have a message, as the leader counts them.
@@ -328,16 +349,17 @@ class JetStream:
     async def _each_from_leader(
         self, stream: str, subjects: Collection[str]
     ) -> list[log.RawMessage]:
-        async def one(subject: str) -> log.RawMessage:
+        async def one(subject: str) -> log.RawMessage | None:
             message = await self.leaders_message(stream, last_by_subj=subject)
-            if message is None:
+            if message is None and await self.counted(stream, subject):
                 node = await self.leader(stream)
                 raise LogDamaged(f"{subject} is counted there and cannot be read", node)
             return message
 
         found: list[log.RawMessage] = []
         for some in batched(sorted(subjects), _AT_ONCE, strict=False):
-            found += await asyncio.gather(*map(one, some))
+            each = await asyncio.gather(*map(one, some))
+            found += [message for message in each if message is not None]
         return found
 
     async def leader(self, stream: str = subscriptions.LEDGER) -> str:
@@ -349,17 +371,28 @@ class JetStream:
         return tuple([_fact(one) for one in await self._every(subscriptions.LEDGER, subjects)])
 
     async def read_few(self, *subjects: str) -> list[log.RawMessage] | None:
-        return await self._few(subscriptions.LEDGER, self._ours(subjects))
+        return await self._few_as_before(subscriptions.LEDGER, self._ours(subjects))
 
     async def _every(self, stream: str, subjects: tuple[str, ...]) -> list[log.RawMessage]:
         """Every message on the subjects, in the order of the stream."""
         if not (subjects := self._ours(subjects)):
             return []
-        found = await self._few(stream, subjects)
+        found = await self._few_as_before(stream, subjects)
         if found is None:
             found = [raw for one in subjects for raw in await self._in_pages(stream, one)]
+            # Afterwards, and from the leader: what left the stream meanwhile was packed before.
+            found += await self.read_from_leader(stream, *packs.packs_for(subjects))
+            once = {raw.seq: raw for raw in found}
+            found = packs.as_before([*once.values()], subjects)
         each = {raw.seq: raw for raw in found}
         return [each[seq] for seq in sorted(each)]
+
+    async def _few_as_before(
+        self, stream: str, subjects: tuple[str, ...]
+    ) -> list[log.RawMessage] | None:
+        """As `_few`, as if nothing had been packed."""
+        found = await self._few(stream, (*subjects, *packs.packs_for(subjects)))
+        return found if found is None else packs.as_before(found, subjects)
 
     async def _in_pages(self, stream: str, subjects: str) -> list[log.RawMessage]:
         counted = await self.counted(stream, subjects)
@@ -446,7 +479,30 @@ class JetStream:
         await asyncio.sleep(0.005)
 
     async def at(self, seq: int) -> log.RawMessage | None:
+        if (message := await self._at(seq)) is not None:
+            return message
+        async with aclosing(self.scan(seq + 1, packs.EVERY)) as pages:
+            async for page in pages:
+                every = (one for pack in page for one in packs.unpacked(pack))
+                if message := next((one for one in every if one.seq == seq), None):
+                    return message
+        return None
+
+    async def _at(self, seq: int) -> log.RawMessage | None:
         return await self.leaders_message(subscriptions.LEDGER, seq=seq)
+
+    async def remove(self, thread: ThreadRef, number: int) -> None:
+        subject = thread.packed(number).subject
+        pack = await self.leaders_message(subscriptions.LEDGER, last_by_subj=subject)
+        if pack is None:
+            raise BadInput(f"{thread} has no pack {number}.")
+
+        async def purge(one: log.RawMessage) -> None:
+            upto = {"filter": one.subject, "seq": one.seq + 1}
+            await self.api.call(f"STREAM.PURGE.{subscriptions.LEDGER}", upto)
+
+        for some in batched(packs.unpacked(pack), _AT_ONCE, strict=False):
+            await asyncio.gather(*map(purge, some))
 
     async def _get(
         self, stream: str, subjects: tuple[str, ...], *, seq: int = 0, **which: Any

@@ -355,6 +355,31 @@ def test_a_thread_reads_as_if_nothing_had_been_packed(history, data):
     assert not any(b"webauthn." in one.data for one in inside)
 
 
+def test_where_packs_of_facts_are():
+    """Of facts within one thread. What stays in the stream is in none."""
+    some = ("said.m1", "call.c1.>", "call.*.decided", "turn.1.replied", "*.x", ">")
+    for tail in some:
+        assert packs.packs_for((f"ledger.acme.t1.{tail}",)) == ("ledger.acme.t1.packed.*",)
+    assert packs.packs_for(tuple(f"ledger.acme.t{n}.>" for n in (1, 2, 1))) == (
+        "ledger.acme.t1.packed.*",
+        "ledger.acme.t2.packed.*",
+    )
+    none = ("acme.t1.opened", "acme.t1.packed.*", "acme.t1", "acme.*.call.>", "*.t1.call.>", ">")
+    none += ("acme.>", "acme._policy.>", "acme._policy.1", "acme._grant.call.x.>", "")
+    assert packs.packs_for((*(f"ledger.{one}" for one in none), "parked.acme.t1.>", "timer")) == ()
+    numbers = {
+        "ledger.acme.t1.packed.12": 12,
+        "ledger.acme.t1.packed.x": 0,
+        "ledger.acme.t1.packed": 0,
+        "ledger.acme._tool.packed.1": 0,
+        "ledger.acme.t1.call.packed.1": 0,
+        "ledger.acme.t1.packed.1.2": 0,
+        "ledger.packed.1": 0,
+        "ledger.packed.packed.packed.1": 1,
+    }
+    assert {subject: packs.number_of(subject) for subject in numbers} == numbers
+
+
 @given(told())
 def test_what_is_packed_is_settled_in_the_whole_thread_too(history):
     """Whole calls, of which nothing that counts is left behind."""

@@ -1,0 +1,37 @@
+"""Packs the threads of a log, as a packer would."""
+
+from ayes.ledger import packs
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.log import EventLog, RawMessage, Recorded
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.subscriptions import LEDGER
+from ayes.schemas.codec import encode
+from ayes.schemas.slots import ThreadRef, stops
+
+
+async def let_remove(port: EventLog) -> None:
+    """Make the empty log anew, so that facts may be removed from it."""
+    if isinstance(port, JetStream):
+        config = (await port.api.call(f"STREAM.INFO.{LEDGER}"))["config"] | {"deny_purge": False}
+        await port.api.call(f"STREAM.DELETE.{LEDGER}", {})
+        await port.api.call(f"STREAM.CREATE.{LEDGER}", config)
+
+
+async def pack(ledger: Ledger, thread: ThreadRef) -> int:
+    """Pack what may be packed; returns the number of the thread's last pack."""
+    subjects = (thread.subjects, thread.packs, *stops(thread.workspace))
+    found = await ledger.log.read_few(*subjects)
+    assert found is not None
+    there = sorted((one for one in found if packs.number_of(one.subject)), key=lambda one: one.seq)
+    last = packs.pack_in(there[-1]) if there else None
+    new = packs.packs_of(packs.packable(thread, found), last)
+    for number, one in enumerate(new, len(there) + 1):
+        event = ledger.with_envelope(one)
+        answer = await ledger.log.append(thread.packed(number), encode(event), event.id)
+        assert isinstance(answer, Recorded)
+    return len(there) + len(new)
+
+
+async def in_stream(port: EventLog) -> list[RawMessage]:
+    """What the stream itself has."""
+    return [one async for page in port.scan(1) for one in page]
