@@ -127,13 +127,16 @@ def test_what_this_program_does_not_know_stays_with_all_that_belongs_to_it():
 
 
 def test_what_is_packed_is_packed_once():
-    """Before it is removed, and after; what comes later to a packed call stays."""
+    """Before it is removed, and after; what comes later to a packed call stays, even if somebody
+    fills all its slots again.
+    """
     told = [(REF.said("m1"), e.Said(role="user", text="?")), *life(CALL, WISH, "returned")]
     facts = raws(told)
     pack = recorded(packed(packs.packable(REF, facts)), seq=50)
     late = raws([(CALL.late(1), e.ToolReturned(output="late"))], 60)
     assert packs.packable(REF, [*facts, pack, *late]) == []
     assert packs.packable(REF, [pack, *late]) == []
+    assert packs.packable(REF, [pack, *raws(life(CALL, WISH, "failed"), 70)]) == []
 
 
 # -------------------------------------------------------------------------------------------- sizes
