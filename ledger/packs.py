@@ -46,6 +46,8 @@ _NAME: Final = 8
 MOST_CALLS: Final = MAX_BYTES // 2 * 3 // 4 // _NAME
 #: For zlib: gzip, with its largest window.
 _GZIP: Final = 31
+#: What the subject of a pack has in it.
+_MARK: Final = f".{PACKED}."
 #: The wildcard over the packs of all threads.
 EVERY: Final = f"{ROOT}.*.*.{PACKED}.*"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
