@@ -102,7 +102,7 @@ class Site:
     async def missing(self) -> Acknowledged:
         """The acknowledged facts that the log does not have, or not at their numbers."""
         found: Acknowledged = {}
-        async with self.running(), Ledger.connect(self.store) as ledger:
+        async with self.running(), Ledger.connect(self.store, timeout_s=60) as ledger:
             async for facts in ledger.log.follow((), 1, until_end=True):
                 for one in facts:
                     assert isinstance(one.event, e.Said)
@@ -171,8 +171,8 @@ async def grown(acknowledged: Acknowledged, by: int) -> None:
 async def writing(store: Path, acknowledged: Acknowledged, name: str) -> AsyncIterator[None]:
     """Clients that write for as long as the block lasts."""
     async with (
-        Ledger.connect(store) as few,
-        Ledger.connect(store) as many,
+        Ledger.connect(store, timeout_s=60) as few,
+        Ledger.connect(store, timeout_s=60) as many,
     ):
         lanes = [(few, f"{name}-few-{lane}") for lane in range(FEW)]
         lanes += [(many, f"{name}-many-{lane}") for lane in range(MANY)]
