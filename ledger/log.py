@@ -410,7 +410,7 @@ class EventLog(FactReader, Deliveries, Buckets, Files, Live, Protocol):
         the thread, and of one of its calls, give it as before. Safe to repeat.
 
         Raises:
-            BadInput: there is no such pack.
+            BadInput: the thread has no pack of that number.
             BrokerRefused: the stream does not allow it (`deny_purge`), or not with this login.
         """
         ...

@@ -563,7 +563,7 @@ def _fullest(look: Look) -> str:
 
 
 def _subjects(look: Look) -> str:
-    """A log that has grown is no fault, and nothing in it can be deleted."""
+    """The number of subjects and, near `INDEXED`, what more cost. A large log is no fault."""
     said = f"{counted(look.subjects, 'subject')} with a fact, each in the broker's memory"
     if look.subjects < ALARM * INDEXED:
         return said

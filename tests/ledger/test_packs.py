@@ -232,7 +232,7 @@ BAD = {
 
 @pytest.mark.parametrize("name", BAD)
 def test_a_pack_that_is_none_is_damage(name):
-    """Whoever took it for empty would take a used slot for free."""
+    """To a reader that took an unreadable pack for an empty one, its slots would seem free."""
     assert GOOD.size == 4
     with pytest.raises(LogDamaged, match=r"packed\.1 cannot be read"):
         packs.unpacked(recorded(structs.replace(GOOD, facts=BAD[name])))

@@ -55,7 +55,7 @@ async def wished(ledger: Ledger, *wishes: e.Wish) -> Fact:
     ],
 )
 async def test_arguments_without_the_places_of_the_declaration_are_hidden(ledger, arguments):
-    """Nobody can say where the secret is in malformed JSON, or in JSON that is no object."""
+    """In malformed JSON, and in JSON that is no object, the places of secrets cannot be found."""
     call = await requested(ledger, arguments, (await ledger.declare("shop", LOGIN)).version)
     reply = await wished(ledger, e.Wish("login", arguments))
     hiding = await secrets_in(ledger, call, reply, *call.facts)
