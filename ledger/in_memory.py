@@ -75,7 +75,7 @@ class Memory:
     async def append(
         self, slot: Slot, raw: bytes, event_id: str, after: int | None = None
     ) -> AppendResult:
-        if (standing := self._by_subject.get(slot.subject)) is not None:
+        if (standing := self._first(slot)) is not None:
             same = standing.event.id == event_id
             return AlreadyRecorded(standing.seq) if same else SlotTaken(standing)
         if after is not None and slot.call_ref:
@@ -88,6 +88,12 @@ class Memory:
         async with self._grown:
             self._grown.notify_all()
         return Recorded(fact.seq)
+
+    def _first(self, slot: Slot) -> Fact | None:
+        """The fact in this slot, wherever it is."""
+        if packs.is_packable(slot) and slot.thread_ref.packed(1).subject in self._by_subject:
+            return next(map(self._fact, self._found(slot.subject)), None)
+        return self._by_subject.get(slot.subject)
 
     def _store(self, subject: str, raw: bytes) -> Fact:
         fact = fact_of(len(self._facts) + 1, self._now(), subject, raw)

@@ -6,10 +6,12 @@ Pure. Facts that stand in a pack may leave the stream, and readers put them back
     packs_of    the packs that have them
     unpacked    the facts of a pack
     merged      the facts of threads as they were before
+    PackedNames what is in the packs of a thread, for who fills a slot of it
 
-A pack has all facts of a call up to that moment or none of them, but for those that stay in the
-stream. So a call whose request is still there is in no pack, unless it is about to be removed.
-Facts that come later stay where they are.
+A pack has all facts of a call, of a turn or of a message up to that moment or none of them, but for
+those that stay in the stream. So a call whose request is still there is in no pack, unless it is
+about to be removed. Facts that come later stay where they are. Each pack begins with the names of
+all that was packed in its thread, so that who has a new slot to fill reads the newest one alone.
 
 What stays is what is read over all threads, or lives as long as its thread: what opened it, keys
 and forgetting, packs, and votes with a passkey. So does what is not part of its call (surplus).
@@ -18,15 +20,16 @@ and forgetting, packs, and votes with a passkey. So does what is not part of its
 import base64
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import sha256
 from itertools import pairwise
 from operator import attrgetter
-from typing import Final
+from typing import Final, Self
 
 import msgspec
+from msgspec import Struct
 
 from ayes.ledger.lifecycle import NOT_RUN, SETTLED
 from ayes.ledger.log import RawMessage
@@ -40,14 +43,14 @@ from ayes.schemas.slots import PACKED, ROOT, STOP, Slot, ThreadRef, matches
 MOST_UNPACKED: Final = 8 * MAX_BYTES
 #: The bytes of a pack that are left for its envelope: id, author, cause and trace.
 _ENVELOPE: Final = 4096
-#: The bytes of the name of a call.
+#: The bytes of the name of a call, turn or message.
 _NAME: Final = 8
-#: A thread with more packed calls than this is packed no further: their names take half a fact.
-MOST_CALLS: Final = MAX_BYTES // 2 * 3 // 4 // _NAME
+#: A thread with more of them in its packs is packed no further: their names take half a fact.
+MOST_NAMES: Final = MAX_BYTES // 2 * 3 // 4 // _NAME
 #: For zlib: gzip, with its largest window.
 _GZIP: Final = 31
-#: What the subject of a pack has in it.
-_MARK: Final = f".{PACKED}."
+#: The first token, behind the thread, of the slots whose facts may be in a pack.
+_KINDS: Final = frozenset({"call", "turn", "said"})
 #: The wildcard over the packs of all threads.
 EVERY: Final = f"{ROOT}.*.*.{PACKED}.*"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -81,36 +84,30 @@ def packable(ref: ThreadRef, facts: Iterable[RawMessage]) -> list[Unit]:
         if (fact.slot.workspace, fact.slot.thread) != (ref.workspace, ref.thread):
             continue
         match fact.slot.tail:
-            case ("call" | "turn" as kind, name, *_):
+            case (kind, name, *_) if kind in _KINDS:
                 units[kind, name].append((raw, fact))
-            case ("said", _):
-                units[fact.slot.tail].append((raw, fact))
             case (kind, _) if kind == PACKED:
                 packs.append(raw)
             case _:
                 pass
-    packed = {one.seq for pack in packs for one in unpacked(pack)}
-    calls = _names(pack_in(packs[-1]).calls) if packs else frozenset()
+    packed = PackedNames.in_pack(packs[-1]) if packs else NONE
     found = [
         tuple(raw for raw, fact in unit if not _stays(fact))
         for unit in units.values()
-        if packed.isdisjoint(raw.seq for raw, _ in unit)
-        and _is_over(ref, [fact for _, fact in unit], stopping, calls)
+        if not packed.may_have(unit[0][1].slot)
+        and _is_over(ref, [fact for _, fact in unit], stopping)
     ]
     return sorted(found, key=lambda unit: unit[0].seq)
 
 
-def _is_over(
-    ref: ThreadRef, unit: Sequence[Fact], stopping: Sequence[Fact], packed: Collection[bytes]
-) -> bool:
+def _is_over(ref: ThreadRef, unit: Sequence[Fact], stopping: Sequence[Fact]) -> bool:
     """Whether nothing more is expected of facts that belong together, and all can be judged."""
     if any(isinstance(one.event, e.Carried) and not one.event.problem for one in unit):
         return False  # of a newer program
     match unit[0].slot.tail:
         case ("call", name, *_):
             call = call_of(ref.call(name), (*unit, *stopping))
-            is_settled = call.requested is not None and call.status in SETTLED | NOT_RUN
-            return is_settled and _name(name) not in packed
+            return call.requested is not None and call.status in SETTLED | NOT_RUN
         case ("turn", *_):
             return any(one.slot.tail[2] == "replied" for one in unit)
         case _:
@@ -131,31 +128,30 @@ def packs_of(units: Sequence[Unit], last: e.Packed | None = None) -> list[e.Pack
     Args:
         last: the newest pack of the thread; None if it has none.
     """
-    calls = base64.b64decode(last.calls) if last else b""
-    return _packs_of(units, calls) if units else []
+    names = base64.b64decode(last.names) if last else b""
+    return _packs_of(units, names) if units else []
 
 
-def _packs_of(units: Sequence[Unit], calls: bytes) -> list[e.Packed]:
-    if (pack := _pack(units, calls)) is not None:
+def _packs_of(units: Sequence[Unit], names: bytes) -> list[e.Packed]:
+    if (pack := _pack(units, names)) is not None:
         return [pack]
-    if len(units) == 1 or len(calls) >= MOST_CALLS * _NAME:
+    if len(units) == 1 or len(names) >= MOST_NAMES * _NAME:
         return []
     middle = len(units) // 2
-    first = _packs_of(units[:middle], calls)
-    return first + _packs_of(units[middle:], base64.b64decode(first[-1].calls) if first else calls)
+    first = _packs_of(units[:middle], names)
+    return first + _packs_of(units[middle:], base64.b64decode(first[-1].names) if first else names)
 
 
-def _pack(units: Sequence[Unit], calls: bytes) -> e.Packed | None:
+def _pack(units: Sequence[Unit], names: bytes) -> e.Packed | None:
     """The pack of all of these; None if it is too large."""
-    tails = [_tail(unit[0].subject).split(".") for unit in units]
-    calls += b"".join(_name(tail[1]) for tail in tails if tail[0] == "call")
+    names += b"".join(_name(Slot.parse(unit[0].subject)) for unit in units)
     facts = sorted((raw for unit in units for raw in unit), key=attrgetter("seq"))
     rows = [(one.seq, one.at_ns, _tail(one.subject), one.data) for one in facts]
     content = msgspec.msgpack.encode(rows)
-    if len(content) > MOST_UNPACKED or len(calls) > MOST_CALLS * _NAME:
+    if len(content) > MOST_UNPACKED or len(names) > MOST_NAMES * _NAME:
         return None
     pack = e.Packed(
-        calls=_base64(calls), facts=_base64(zlib.compress(content, wbits=_GZIP)), size=len(facts)
+        names=_base64(names), facts=_base64(zlib.compress(content, wbits=_GZIP)), size=len(facts)
     )
     return pack if len(as_json(pack)) + _ENVELOPE <= MAX_BYTES else None
 
@@ -164,8 +160,9 @@ def _tail(subject: str) -> str:
     return subject.split(".", 3)[3]
 
 
-def _name(call: str) -> bytes:
-    return sha256(call.encode()).digest()[:_NAME]
+def _name(slot: Slot) -> bytes:
+    """The name of the call, turn or message that has this slot."""
+    return sha256(".".join(slot.tail[:2]).encode()).digest()[:_NAME]
 
 
 def _base64(raw: bytes) -> str:
@@ -226,15 +223,10 @@ def _check(raw: RawMessage, packed: e.Packed, facts: Sequence[RawMessage]) -> No
         raise ValueError("its facts are not in the order of the log")
     if len(facts) != packed.size:
         raise ValueError(f"it has {len(facts)} facts in place of {packed.size}")
-    calls = _names(packed.calls)
+    names = PackedNames(number_of(raw.subject), _names(packed.names))
     for one in facts:
-        match Slot.parse(one.subject).tail:
-            case ("call", name, *_) if _name(name) in calls:
-                pass
-            case ("said" | "turn", *_):
-                pass
-            case _:
-                raise ValueError(f"it has {one.subject}")
+        if not names.may_have(Slot.parse(one.subject)):
+            raise ValueError(f"it has {one.subject}")
 
 
 def _decompressed(raw: bytes) -> bytes:
@@ -248,29 +240,47 @@ def _decompressed(raw: bytes) -> bytes:
     return content
 
 
-def _names(calls: str) -> frozenset[bytes]:
-    """The names of calls in a pack; a ValueError if they are none."""
-    raw = base64.b64decode(calls, validate=True)
+def _names(text: str) -> frozenset[bytes]:
+    """The names in a pack; a ValueError if they are none."""
+    raw = base64.b64decode(text, validate=True)
     if len(raw) % _NAME:
-        raise ValueError("the names of its calls are cut off")
+        raise ValueError("its names are cut off")
     return frozenset(raw[at : at + _NAME] for at in range(0, len(raw), _NAME))
 
 
-def may_have(newest: RawMessage, slot: Slot) -> bool:
-    """Whether the newest pack of a thread or one before it may have a fact of this slot.
+class PackedNames(Struct, frozen=True):
+    """What is in the packs of a thread up to one of them."""
 
-    Raises:
-        LogDamaged: the pack cannot be read.
-        NewerLog: a newer program made it.
-    """
-    match slot.tail:
-        case ("call", name, *_):
-            try:
-                return _name(name) in _names(pack_in(newest).calls)
-            except ValueError as problem:
-                raise LogDamaged(f"{newest.subject} cannot be read ({problem})") from None
-        case _:
-            return slot.tail[0] in {"said", "turn"}
+    #: The number of that pack; 0 if none is known.
+    number: int = 0
+    #: Of the calls, turns and messages in those packs, eight bytes of a hash each.
+    names: frozenset[bytes] = frozenset()
+
+    @classmethod
+    def in_pack(cls, newest: RawMessage) -> Self:
+        """What is in this pack and in all before it.
+
+        Raises:
+            LogDamaged: the pack cannot be read.
+            NewerLog: a newer program made it.
+        """
+        try:
+            return cls(number_of(newest.subject), _names(pack_in(newest).names))
+        except ValueError as problem:
+            raise LogDamaged(f"{newest.subject} cannot be read ({problem})") from None
+
+    def may_have(self, slot: Slot) -> bool:
+        """Whether a fact of this slot may be in one of these packs."""
+        return bool(self.names) and is_packable(slot) and _name(slot) in self.names
+
+
+#: Of a thread without packs.
+NONE: Final = PackedNames()
+
+
+def is_packable(slot: Slot) -> bool:
+    """Whether facts of this slot are ever in a pack."""
+    return slot.tail[0] in _KINDS
 
 
 def merged(
@@ -309,7 +319,7 @@ def packs_for(subjects: tuple[str, ...]) -> tuple[str, ...]:
     for one in subjects:
         root, *place, kind = (*one.split("."), "", "", "")[:4]
         is_one = root == ROOT and "*" not in place and place[1][:1] not in {"_", ">", ""}
-        if is_one and kind in {"call", "said", "turn", "*", ">"}:
+        if is_one and kind in _KINDS | {"*", ">"}:
             found[f"{root}.{'.'.join(place)}.{PACKED}.*"] = None
     return tuple(found)
 

@@ -153,9 +153,9 @@ class Packed(Event, frozen=True, tag="Packed"):
     filled twice, the fact with the lower number counts.
     """
 
-    #: The calls in this pack and in those before it: of each the first 8 bytes of the SHA-256 of
-    #: its id, in base64.
-    calls: str
+    #: The calls, turns and messages in this pack and in those before it: of each the first 8 bytes
+    #: of the SHA-256 of its two tokens (`call.<id>`, `turn.<number>`, `said.<id>`), in base64.
+    names: str
     #: A MessagePack array in gzip in base64. Of each fact it has an array: its number, its time in
     #: nanoseconds since 1970, its subject behind that of the thread, and its payload as bytes.
     facts: str

@@ -23,6 +23,10 @@ from ayes.schemas.errors import BrokerAway, BrokerRefused
 from ayes.schemas.ids import new_id
 
 BATCH_FROM: Final = 15
+#: The header with the subjects among which a fact names the last message.
+AMONG: Final = "Nats-Expected-Last-Subject-Sequence-Subject"
+#: The refusal of a fact beside another one, not yet replicated, with the same words in `AMONG`.
+IN_PROCESS: Final = 10164
 #: The server's limit of messages a batch. The limit of bytes is ours: it bounds a staged batch.
 MAX_BATCH: Final = 1000
 BATCH_BYTES: Final = 8 * 1024 * 1024
@@ -85,7 +89,7 @@ class GroupCommit:
 
     async def _commit(self, group: list[_PendingPublish]) -> None:
         try:
-            if len(group) < BATCH_FROM:
+            if len(group) < BATCH_FROM and not _share_a_condition(group):
                 await self._commit_singly(group)
             else:
                 await self._commit_batch(group)
@@ -157,6 +161,14 @@ class GroupCommit:
         first = ack.seq - len(group) + 1
         for place, one in enumerate(group):
             _tell(one, Ack(seq=first + place))
+
+
+def _share_a_condition(group: list[_PendingPublish]) -> bool:
+    """Whether two of them name the same subjects, so that on three nodes one would refuse the other
+    unless they are in a batch.
+    """
+    named = [one.headers[AMONG] for one in group if AMONG in one.headers]
+    return len(named) > len(set(named))
 
 
 def _tell(one: _PendingPublish, ack: Ack) -> None:

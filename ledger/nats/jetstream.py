@@ -51,7 +51,7 @@ from ayes.ledger.nats.api import PASSING, Ack, Api, ApiError, NatsReply, by_lead
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.drift import check_own
-from ayes.ledger.nats.group_commit import GroupCommit
+from ayes.ledger.nats.group_commit import AMONG, IN_PROCESS, GroupCommit
 from ayes.ledger.nats.key_value import REPLACES, KeyValue
 from ayes.ledger.nats.ordered_consumer import Start, follow, meta
 from ayes.ledger.nats.protocol import NatsMessage, subscription_number
@@ -71,6 +71,7 @@ from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import (
     BUDGET,
     ORGANISATION,
+    PACKED,
     POLICY,
     ROOT,
     STOP,
@@ -89,6 +90,11 @@ APPEND_PATIENCE_S: Final = 10.0
 _ROUND_S: Final = 3.0
 #: How long replicas may take to catch up with the last fact that this client knows of.
 _CATCH_UP_S: Final = 5.0
+#: The pauses between attempts of an append, which double.
+_PAUSE_S: Final = 0.002
+_MOST_PAUSE_S: Final = 0.05
+#: Threads whose packs are remembered. To have none is nothing to remember.
+_MOST_PACKED: Final = 256
 #: How long it is believed that no stop is missing in what is read.
 _COUNTED_FOR_S: Final = 10.0
 #: The pause between polls of who follows the log without a consumer.
@@ -118,6 +124,10 @@ class JetStream:
         self._secret = secrets.token_bytes(32)
         #: The last fact of the log that this client knows to be recorded.
         self._known_seq = 0
+        #: Whether facts may have left the stream, as of so many reconnections.
+        self._is_packed: tuple[int, bool] | None = None
+        #: By thread, what is known to be in its packs; by nothing, it has none.
+        self._packed: dict[str, packs.PackedNames] = {}
         #: By wildcard over stops: when they were counted, and their subjects then.
         self._counted: dict[str, tuple[float, frozenset[str]]] = {}
         #: Creates the durables of this process again, if it has an administrator's login.
@@ -159,6 +169,8 @@ class JetStream:
                         jetstream.api, f"STREAM.INFO.{subscriptions.LEDGER}"
                     )
                     streams.check_level(stream)
+                    if stream is not None:
+                        jetstream._is_packed = jetstream._reconnects, streams.is_packed(stream)
             except BaseException:
                 await connection.close()
                 raise
@@ -188,14 +200,16 @@ class JetStream:
             LedgerFull: the log has no room, or its disk has none.
             BrokerRefused: the broker will never take it: permissions, no stream.
         """
-        why, headers = "", _COVERED
-        about = slot.call_ref if after is not None else None
-        if about is not None:
-            headers = {**_COVERED, REPLACES: str(after), _AMONG: about.revocations}
+        why, pause_s = "", _PAUSE_S
         try:
             async with asyncio.timeout(APPEND_PATIENCE_S):
                 while True:
+                    packed = await self._packed_beside(slot)
+                    may_have_it = packed is not None and packed.may_have(slot)
+                    if first := await self.read(slot.subject) if may_have_it else ():
+                        return _refused(first[0], event_id)
                     try:
+                        headers = _headers(slot, after, packed)
                         ack = await self._commits.publish(slot.subject, raw, headers)
                         if ack.error is None:
                             self._advance(ack.seq)
@@ -210,21 +224,68 @@ class JetStream:
                             )
                     except BrokerAway as away:
                         ack, why = Ack(), str(away)
-                    # The slot is taken, perhaps by this event before its answer was lost; or the
-                    # refusal will pass (10164 on three replicas, 10201 in a batch). The slot, as
-                    # the leader has it, tells which.
-                    if (standing := await self.latest(slot.subject)) is not None:
-                        same = standing.event.id == event_id
-                        return AlreadyRecorded(standing.seq) if same else SlotTaken(standing)
-                    if about and ack.error and ack.error.err_code == _WRONG_LAST:
+                    # The slot is taken, perhaps by this event before its answer was lost; or there
+                    # is a new pack; or the refusal will pass (10164 on three replicas, 10201 in a
+                    # batch). The leader is asked for the slot first: what has left it since is in
+                    # the packs that are read afterwards.
+                    is_busy = bool(packed and ack.error and ack.error.err_code == IN_PROCESS)
+                    if is_busy and pause_s < _MOST_PAUSE_S:
+                        pause_s = await _paused(pause_s)
+                        continue
+                    standing = await self._newest(subscriptions.LEDGER, slot.subject)
+                    is_wrong_last = ack.error and ack.error.err_code == _WRONG_LAST
+                    about = slot.call_ref if after is not None else None
+                    if is_wrong_last and packed and not about and await self._learns(slot, packed):
+                        continue
+                    if standing is not None:
+                        self._advance(standing.seq)
+                        return _refused(_fact(standing), event_id)
+                    if is_wrong_last and about is not None:
                         # The writer reads again, as of at least the fact that it had not seen.
                         await self.latest(about.revocations)
                         return Overtaken()
                     if ack.error is not None and ack.error.err_code not in _PASSING:
                         raise BrokerRefused(f"the broker refuses {slot.subject}: {why}.")
-                    await asyncio.sleep(0.05)
+                    pause_s = await _paused(pause_s)
         except (TimeoutError, BrokerAway):
             return Unconfirmed(why or "no answer from the broker")
+
+    async def _lets_go(self) -> bool:
+        """Whether facts may have left the stream. In another log that is restored here they may, so
+        it is looked up after each lost connection.
+        """
+        before = self._reconnects
+        is_away = not self.connection.client.is_connected
+        if is_away or self._is_packed is None or self._is_packed[0] != before:
+            self._is_packed = before, streams.is_packed(await self._ledger())
+        return self._is_packed[1]
+
+    @property
+    def _reconnects(self) -> int:
+        return self.connection.client.stats["reconnects"]
+
+    async def _packed_beside(self, slot: Slot) -> packs.PackedNames | None:
+        """What is known of the packs of the slot's thread; None: it cannot be in one."""
+        if packs.is_packable(slot) and await self._lets_go():
+            return self._packed.get(_thread(slot), packs.NONE)
+        return None
+
+    async def _learns(self, slot: Slot, known: packs.PackedNames) -> bool:
+        """Whether the thread of the slot has packs after those; what is in them is known then.
+
+        Raises:
+            LogDamaged: the newest cannot be read.
+        """
+        thread = _thread(slot)
+        newest = await self._newest(subscriptions.LEDGER, f"{thread}.{PACKED}.*")
+        if newest is None or packs.number_of(newest.subject) <= known.number:
+            return False
+        self._advance(newest.seq)
+        self._packed.pop(thread, None)
+        self._packed[thread] = packs.PackedNames.in_pack(newest)
+        if len(self._packed) > _MOST_PACKED:
+            del self._packed[next(iter(self._packed))]
+        return True
 
     def _advance(self, seq: int) -> None:
         self._known_seq = max(self._known_seq, seq)
@@ -234,7 +295,8 @@ class JetStream:
     async def latest(self, subjects: str) -> Fact | None:
         message = await self._newest(subscriptions.LEDGER, subjects)
         # What stayed in the stream may be older than what left it.
-        if message is None or "*" in subjects or ">" in subjects:
+        is_one = message is not None and "*" not in subjects and ">" not in subjects
+        if not is_one and await self._lets_go():
             message = await self._newest_packed(subjects, message)
         if message is None:
             return None
@@ -247,7 +309,7 @@ class JetStream:
         if message is None:
             there = await self.read_from_leader(stream, subjects)
             message = max(there, key=attrgetter("seq"), default=None)
-        elif f".{POLICY}.*" in subjects:  # not by a version that was before one that rotted
+        elif subjects.endswith(_NUMBERED):  # not by one that was before one that rotted
             counted = await self.counted(stream, subjects)
             if message.subject != max(counted, key=_version, default=""):
                 there = await self._each_from_leader(stream, counted)
@@ -380,10 +442,11 @@ class JetStream:
         found = await self._few_as_before(stream, subjects)
         if found is None:
             found = [raw for one in subjects for raw in await self._in_pages(stream, one)]
-            # Afterwards, and from the leader: what left the stream meanwhile was packed before.
-            found += await self.read_from_leader(stream, *packs.packs_for(subjects))
-            once = {raw.seq: raw for raw in found}
-            found = packs.as_before([*once.values()], subjects)
+            if inside := await self._packs_for(stream, subjects):
+                # Afterwards, and from the leader: what left the stream meanwhile was packed before.
+                found += await self.read_from_leader(stream, *inside)
+                once = {raw.seq: raw for raw in found}
+                found = packs.as_before([*once.values()], subjects)
         each = {raw.seq: raw for raw in found}
         return [each[seq] for seq in sorted(each)]
 
@@ -391,8 +454,14 @@ class JetStream:
         self, stream: str, subjects: tuple[str, ...]
     ) -> list[log.RawMessage] | None:
         """As `_few`, as if nothing had been packed."""
-        found = await self._few(stream, (*subjects, *packs.packs_for(subjects)))
-        return found if found is None else packs.as_before(found, subjects)
+        inside = await self._packs_for(stream, subjects)
+        found = await self._few(stream, (*subjects, *inside))
+        return packs.as_before(found, subjects) if inside and found else found
+
+    async def _packs_for(self, stream: str, subjects: tuple[str, ...]) -> tuple[str, ...]:
+        """As `packs.packs_for`, of a log whose facts may leave its stream."""
+        is_ledger = stream == subscriptions.LEDGER
+        return packs.packs_for(subjects) if is_ledger and await self._lets_go() else ()
 
     async def _in_pages(self, stream: str, subjects: str) -> list[log.RawMessage]:
         counted = await self.counted(stream, subjects)
@@ -479,7 +548,8 @@ class JetStream:
         await asyncio.sleep(0.005)
 
     async def at(self, seq: int) -> log.RawMessage | None:
-        if (message := await self._at(seq)) is not None:
+        message = await self._at(seq)
+        if message is not None or not await self._lets_go():
             return message
         async with aclosing(self.scan(seq + 1, packs.EVERY)) as pages:
             async for page in pages:
@@ -901,13 +971,40 @@ _PLACES_TRIED: Final = 48
 #: cover where the subject ends and the data begins (`msgFromBufEx` in server/filestore.go): with a
 #: flipped bit of the subject's length, the fact is on another subject and its slot is free.
 _COVERED: Final = {"Ayes": "1"}
-#: The header with the subjects among which `REPLACES` names the last message.
-_AMONG: Final = f"{REPLACES}-Subject"
 #: "wrong last sequence", compared with what is stored.
 _WRONG_LAST: Final = 10071
 
 #: The broker's text for a full stream. Its code, 10077, is also that of a taken slot.
 _FULL: Final = "maximum bytes exceeded"
+
+
+#: The ends of wildcards over facts of which the one with the highest number says what holds.
+_NUMBERED: Final = (f".{POLICY}.*", f".{PACKED}.*")
+
+
+def _thread(slot: Slot) -> str:
+    return f"{ROOT}.{slot.workspace}.{slot.thread}"
+
+
+def _headers(slot: Slot, after: int | None, packed: packs.PackedNames | None) -> dict[str, str]:
+    """The headers of a fact, with what it may not be behind: a revocation, or else a pack after
+    those that are known.
+    """
+    if after is not None and (about := slot.call_ref):
+        return _COVERED | {REPLACES: str(after), AMONG: about.revocations}
+    if packed is None:
+        return _COVERED
+    return _COVERED | {REPLACES: "0", AMONG: f"{_thread(slot)}.{PACKED}.{packed.number + 1}"}
+
+
+async def _paused(pause_s: float) -> float:
+    """Wait before the next attempt; returns how long to wait before the one after it."""
+    await asyncio.sleep(pause_s)
+    return min(2 * pause_s, _MOST_PAUSE_S)
+
+
+def _refused(first: Fact, event_id: str) -> AlreadyRecorded | SlotTaken:
+    return AlreadyRecorded(first.seq) if first.event.id == event_id else SlotTaken(first)
 
 
 def _version(subject: str) -> tuple[int, str]:
@@ -936,7 +1033,7 @@ def _is_of_stops(subjects: str) -> bool:
 
 
 #: Refusals of a publish that may pass: nobody takes it, in process on a replica, a duplicate batch.
-_PASSING: Final = PASSING | {0, 10164, 10201, 10077, 10071}
+_PASSING: Final = PASSING | {0, IN_PROCESS, 10201, 10077, 10071}
 
 
 class _Delivery:
@@ -964,7 +1061,7 @@ class _Delivery:
 
 
 #: Another writer was first: on one server 10071, on three mostly 10164.
-_OUTRUN: Final = frozenset({10071, 10164})
+_OUTRUN: Final = frozenset({10071, IN_PROCESS})
 
 
 def _handed(raw: log.RawMessage) -> log.Delivered | log.Parked | log.Mark:

@@ -41,6 +41,9 @@ STORED: Final = "FILES"
 #: earlier programs would misread or damage; they refuse it (docs/upgrading.md). A log without it is
 #: of level 1. A fact of an unknown type or version does not need a new level.
 LEVEL: Final = 1
+#: The level of a log whose facts may leave its stream (docs/decisions/0091). No program makes or
+#: knows such a log yet.
+PACKED_LEVEL: Final = 2
 _LEVEL_KEY: Final = "ayes-level"
 #: In the metadata of `LEDGER`: the optional durables that were created here, separated by commas.
 #: One of them that is missing was deleted.
@@ -215,6 +218,11 @@ def of_all(config: dict[str, Any]) -> dict[str, Any]:
 def level_of(stream: dict[str, Any]) -> str:
     """The level of the log, by the description of its stream."""
     return str((stream["config"].get("metadata") or {}).get(_LEVEL_KEY, "1"))
+
+
+def is_packed(stream: dict[str, Any]) -> bool:
+    """Whether facts may have left the log's stream, by its description."""
+    return level_of(stream) == str(PACKED_LEVEL)
 
 
 def check_level(stream: dict[str, Any] | None) -> None:

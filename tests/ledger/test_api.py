@@ -202,6 +202,7 @@ async def replying(
 
         await client.subscribe(subject, cb=answer)
         await settled(client)
+        log._is_packed = 0, False  # there is no stream that says so
         try:
             yield log
         finally:

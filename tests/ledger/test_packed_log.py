@@ -181,7 +181,7 @@ async def test_only_what_is_in_a_pack_can_be_removed(told: Ledger):
 
 async def test_a_missing_pack_is_damage(told: Ledger):
     """Nobody takes a thread for whole whose first pack cannot be read."""
-    await told.append(REF.packed(2), e.Packed(calls="", facts="", size=0))
+    await told.append(REF.packed(2), e.Packed(names="", facts="", size=0))
     for read in (told.log.read, told.log.read_few):
         with pytest.raises(LogDamaged, match=r"packed\.1 is missing"):
             await read(CALL.subjects)

@@ -27,7 +27,7 @@ KEEPS = (
     (REF.keyed, e.Keyed(commitment="c")),
     (REF.forgetting, e.ForgettingBegan()),
     (REF.forgotten, e.Forgotten()),
-    (REF.packed(1), e.Packed(calls="", facts="", size=0)),
+    (REF.packed(1), e.Packed(names="", facts="", size=0)),
 )
 SIGNED = e.Voted(verdict="deny", digest="d", signature="webauthn.1.0123456789abcdef.0.a.b.c")
 _WORDS = st.sampled_from(["", "hello", "Grüße 🙂", "two\n\nlines"])
@@ -166,27 +166,36 @@ def test_what_does_not_fit_into_one_fact_is_in_several_and_no_call_in_two():
     assert len(calls) > 1
     assert len(set[str]().union(*calls)) == sum(map(len, calls))
     assert max(len(one.data) for one in stored) < MAX_BYTES
-    assert [packs.may_have(stored[-1], REF.call(name).late(1)) for name, _ in sizes] == [
+    assert [has(stored[-1], REF.call(name).late(1)) for name, _ in sizes] == [
         *(True, True, True),
         *(False, True),
     ]
 
 
-def test_names_of_calls_are_kept_from_pack_to_pack():
-    first, second = raws(life(CALL, WISH, "denied")), raws(life(REF.call("c2"), WISH, "denied"), 20)
+def has(pack: RawMessage, slot: Slot) -> bool:
+    return packs.PackedNames.in_pack(pack).may_have(slot)
+
+
+def test_names_are_kept_from_pack_to_pack():
+    """Of calls, messages and turns; those of one kind are none of another."""
+    said = (REF.said("m1"), e.Said(role="user", text="?"))
+    replied = (REF.replied(1), e.ModelReplied(parts=(e.Text("hello"),)))
+    first = raws([said, *life(CALL, WISH, "denied")])
+    second = raws([replied, *life(REF.call("c2"), WISH, "denied")], 20)
     one = packed(packs.packable(REF, first))
     two = recorded(packed(packs.packable(REF, second), one), 2)
-    assert packs.may_have(two, CALL.requested)
-    assert packs.may_have(two, REF.call("c2").decided)
-    assert not packs.may_have(recorded(one), REF.call("c2").decided)
-    assert packs.may_have(two, REF.said("m1"))
-    assert packs.may_have(two, REF.replied(1))
-    assert not packs.may_have(two, REF.opened)
+    assert packs.PackedNames.in_pack(two).number == 2
+    inside = (CALL.requested, REF.call("c2").decided, said[0], REF.asked(1, 7))
+    assert [has(two, slot) for slot in inside] == [True] * 4
+    assert [has(recorded(one), slot) for slot in inside] == [True, False, True, False]
+    for slot in (REF.opened, REF.said("c2"), REF.call("m1").gated, REF.call("1").late(1)):
+        assert not has(two, slot)
+    assert not packs.NONE.may_have(CALL.requested)
 
 
-def test_a_thread_with_too_many_packed_calls_is_packed_no_further():
-    names = base64.b64encode(bytes(8 * packs.MOST_CALLS)).decode()
-    full = e.Packed(calls=names, facts="", size=0)
+def test_a_thread_with_too_many_names_in_its_packs_is_packed_no_further():
+    names = base64.b64encode(bytes(8 * packs.MOST_NAMES)).decode()
+    full = e.Packed(names=names, facts="", size=0)
     assert packs.packs_of(packs.packable(REF, raws(life(CALL, WISH, "denied"))), full) == []
     assert packs.packs_of([], None) == []
 
@@ -238,13 +247,13 @@ def test_a_pack_that_is_none_is_damage(name):
         packs.unpacked(recorded(structs.replace(GOOD, facts=BAD[name])))
 
 
-@pytest.mark.parametrize("calls", ["AAAA", "!"])
-def test_names_that_are_none_are_damage(calls):
-    bad = recorded(structs.replace(GOOD, calls=calls))
+@pytest.mark.parametrize("names", ["AAAA", "!"])
+def test_names_that_are_none_are_damage(names):
+    bad = recorded(structs.replace(GOOD, names=names))
     with pytest.raises(LogDamaged, match=r"packed\.1 cannot be read"):
         packs.unpacked(bad)
     with pytest.raises(LogDamaged, match=r"packed\.1 cannot be read"):
-        packs.may_have(bad, CALL.decided)
+        packs.PackedNames.in_pack(bad)
 
 
 def test_bytes_that_are_no_pack_are_damage_and_a_newer_one_is_not():
@@ -258,7 +267,7 @@ def test_bytes_that_are_no_pack_are_damage_and_a_newer_one_is_not():
 
 @pytest.mark.parametrize("numbers", [(2,), (1, 3), (2, 3)])
 def test_a_missing_pack_is_damage(numbers):
-    empty = e.Packed(calls="", facts=base64.b64encode(gzipped(rows_of())).decode(), size=0)
+    empty = e.Packed(names="", facts=base64.b64encode(gzipped(rows_of())).decode(), size=0)
     some = [recorded(empty, number, 1_000_000 + number) for number in numbers]
     with pytest.raises(LogDamaged, match=r"packed\.[12] is missing"):
         packs.merged([], some)

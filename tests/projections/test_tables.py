@@ -146,7 +146,7 @@ LEFT = {
     "LogAccepted.size": "about the log, and no question about approvals",
     "LogAccepted.facts": "about the log, and no question about approvals",
     "LogAccepted.log": "about the log, and no question about approvals",
-    "Packed.calls": "each fact in it is a row of its own",
+    "Packed.names": "each fact in it is a row of its own",
     "Packed.facts": "each fact in it is a row of its own",
     "Packed.size": "each fact in it is a row of its own",
 }

@@ -4,6 +4,7 @@ from ayes.ledger import packs
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import EventLog, RawMessage, Recorded
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.streams import PACKED_LEVEL
 from ayes.ledger.subscriptions import LEDGER
 from ayes.schemas.codec import encode
 from ayes.schemas.slots import ThreadRef, stops
@@ -12,9 +13,11 @@ from ayes.schemas.slots import ThreadRef, stops
 async def let_remove(port: EventLog) -> None:
     """Make the empty log anew, so that facts may be removed from it."""
     if isinstance(port, JetStream):
-        config = (await port.api.call(f"STREAM.INFO.{LEDGER}"))["config"] | {"deny_purge": False}
+        config = (await port.api.call(f"STREAM.INFO.{LEDGER}"))["config"]
+        config["metadata"] |= {"ayes-level": str(PACKED_LEVEL)}
         await port.api.call(f"STREAM.DELETE.{LEDGER}", {})
-        await port.api.call(f"STREAM.CREATE.{LEDGER}", config)
+        await port.api.call(f"STREAM.CREATE.{LEDGER}", config | {"deny_purge": False})
+        port._is_packed = None
 
 
 async def pack(ledger: Ledger, thread: ThreadRef) -> int:
