@@ -181,8 +181,7 @@ class Memory:
                 wanted = [
                     fact
                     for fact in self._facts[new]
-                    if fact.seq not in self._removed
-                    and _has_begun(fact, start)
+                    if _has_begun(fact, start)
                     and (not subjects or _any(subjects, fact.slot.subject))
                 ]
                 if wanted:
@@ -191,8 +190,8 @@ class Memory:
     async def scan(
         self, start: int, subjects: str = f"{ROOT}.>"
     ) -> AsyncGenerator[list[RawMessage]]:
-        every = (self._raw[place] for place in self._places(subjects))
-        if found := [one for one in every if one.seq >= start]:
+        every = self._raw[max(start, 1) - 1 :]
+        if found := [one for one in every if _any((subjects,), one.subject)]:
             yield found
 
     async def raw(
@@ -203,9 +202,7 @@ class Memory:
                 if wanted := [
                     raw
                     for raw in self._raw[new]
-                    if raw.seq >= start
-                    and raw.seq not in self._removed
-                    and (not subjects or _any(subjects, raw.subject))
+                    if raw.seq >= start and (not subjects or _any(subjects, raw.subject))
                 ]:
                     yield wanted
 

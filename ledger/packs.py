@@ -324,6 +324,20 @@ def packs_for(subjects: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(found)
 
 
+@lru_cache(maxsize=1024)
+def packs_over(subjects: tuple[str, ...]) -> tuple[str, ...]:
+    """As `packs_for`, of subjects that may be in several threads."""
+    found = dict[str, None]()
+    for one in subjects:
+        tokens = one.split(".")
+        if tokens[-1] == ">":
+            tokens[-1:] = ["*"] * max(4 - len(tokens[:-1]), 1)
+        root, workspace, thread, kind = (*tokens, "", "", "", "")[:4]
+        if root in {ROOT, "*"} and thread[:1] not in {"_", ""} and kind in _KINDS | {"*"}:
+            found[f"{ROOT}.{workspace}.{thread}.{PACKED}.*"] = None
+    return (EVERY,) if EVERY in found else tuple(found)
+
+
 def as_before(found: list[RawMessage], subjects: tuple[str, ...]) -> list[RawMessage]:
     """What was found on these subjects and those of `packs_for`, as if nothing had been packed. A
     pack itself is in it where the subjects name packs.

@@ -2,8 +2,8 @@
 
 The replica follows the whole log and keeps the parts that were requested: a thread, or the
 policies, tools, grants or delegations of a workspace. A part is read from the broker on its first
-request; from then on the log brings its new facts. Facts never change and slots never empty, so the
-two only need to be merged.
+request; from then on the log brings its new facts. Facts never change, and of two in one slot the
+first counts, so the two only need to be merged.
 
 * A worker that received fact N, or has just recorded it, waits until the replica has caught up with
   it (`as_of`). Then the replica has that fact, all earlier ones, and perhaps later ones.
@@ -22,6 +22,7 @@ from contextlib import aclosing
 from operator import attrgetter
 from typing import Final
 
+from ayes.ledger import packs
 from ayes.ledger.log import EventLog, FactReader, RawMessage
 from ayes.ledger.patience import while_away
 from ayes.schemas.codec import Fact, fact_of
@@ -129,7 +130,7 @@ class ReadReplica:
                 raise LogDamaged(f"fact {self._last.seq + 1:,} is not delivered")
             self._last = raw
             part = self._parts.get(_beginning(raw.subject))
-            if part is not None:
+            if part is not None and not packs.number_of(raw.subject):
                 self._bytes += part.add(raw)
         self._each(batch)
         while self._waiting and self._waiting[0][0] <= batch[-1].seq:
@@ -209,10 +210,16 @@ class _Partition:
         self._calls: defaultdict[str, list[str]] = defaultdict(list)
 
     def add(self, raw: RawMessage) -> int:
-        """Keep a fact; returns the number of bytes added."""
-        if self.whole is False or raw.subject in self:
+        """Keep a fact, the first one in its slot; returns the number of bytes added."""
+        if self.whole is False:
             return 0
+        is_new = raw.subject not in self
+        if not is_new and self.seq(raw.subject) <= raw.seq:
+            return 0
+        self._facts.pop(raw.subject, None)
         self._unread[raw.subject] = raw
+        if not is_new:
+            return 0
         match raw.subject[len(self.name) + 1 :].split(".", 2):
             case ["call", call, _]:
                 self._calls[call].append(raw.subject)

@@ -55,6 +55,7 @@ from ayes.ledger.nats.group_commit import AMONG, IN_PROCESS, GroupCommit
 from ayes.ledger.nats.key_value import REPLACES, KeyValue
 from ayes.ledger.nats.ordered_consumer import Start, follow, meta
 from ayes.ledger.nats.protocol import NatsMessage, subscription_number
+from ayes.ledger.nats.removed import Removed, in_their_places
 from ayes.ledger.patience import while_away
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import (
@@ -84,6 +85,8 @@ from ayes.schemas.slots import (
 
 _log: Final = get_logger("ayes.ledger.nats.jetstream")
 
+#: The wildcard over all facts.
+_EVERY: Final = f"{ROOT}.>"
 #: How long an append tries to find out whether it was recorded.
 APPEND_PATIENCE_S: Final = 10.0
 #: How long one attempt to connect to all servers may take, before the address is looked up again.
@@ -376,7 +379,14 @@ class JetStream:
                 async for page in pages:
                     yield page
             return
-        for some in batched(range(start, stream["state"]["last_seq"] + 1), _AT_ONCE, strict=False):
+        last = stream["state"]["last_seq"]
+        async with aclosing(self._as_before(self._numbered(start, last), start)) as pages:
+            async for page in pages:
+                yield page
+
+    async def _numbered(self, start: int, last: int) -> AsyncGenerator[list[log.RawMessage]]:
+        """The messages of these numbers, as the leader alone has them."""
+        for some in batched(range(start, last + 1), _AT_ONCE, strict=False):
             found = await asyncio.gather(*map(self._at, some))
             if page := [one for one in found if one is not None]:
                 yield page
@@ -465,7 +475,7 @@ class JetStream:
 
     async def _in_pages(self, stream: str, subjects: str) -> list[log.RawMessage]:
         counted = await self.counted(stream, subjects)
-        found = [raw async for page in self.scan(1, subjects, stream) for raw in page]
+        found = [raw async for page in self._pages(1, subjects, stream) for raw in page]
         missing = {*counted}.difference(raw.subject for raw in found)
         return found + await self._each_from_leader(stream, missing)
 
@@ -506,25 +516,58 @@ class JetStream:
         return is_old or not known.issubset(raw.subject for raw in found)
 
     async def scan(
-        self, start: int, subjects: str = f"{ROOT}.>", stream: str = subscriptions.LEDGER
+        self, start: int, subjects: str = _EVERY, stream: str = subscriptions.LEDGER
     ) -> AsyncGenerator[list[log.RawMessage]]:
         """The messages from that number to the end, in pages; unlike `raw` without a consumer.
 
         A login with some workspaces only reads them one after the other.
         """
         for part in self._ours((subjects,)):
-            async with aclosing(self._scan(start, part, stream)) as pages:
-                async for page in pages:
+            pages = self._pages(start, part, stream)
+            if stream == subscriptions.LEDGER:
+                pages = self._as_before(pages, start, part)
+            async with aclosing(pages) as each:
+                async for page in each:
                     yield page
 
-    async def _scan(
-        self, start: int, subjects: str, stream: str
+    async def _as_before(
+        self,
+        pages: AsyncGenerator[list[log.RawMessage]],
+        start: int | datetime,
+        *subjects: str,
     ) -> AsyncGenerator[list[log.RawMessage]]:
+        """Pages of the log on some subjects, or all, with what has left the stream in its place.
+
+        Of the whole log each number is there, so packs are read only where one is missing.
+        """
+        subjects = subjects or (_EVERY,)
+        is_whole = _EVERY in subjects
+        removed = Removed(self._pages, self._at, subjects, start)
+        following = start if isinstance(start, int) else 0
+        is_dense = is_whole or not removed.packs or not await self._lets_go()
+        end = 0 if is_dense else await self.last_seq()
+        async with aclosing(pages) as each:
+            async for page in each:
+                last = page[-1].seq
+                is_dense = is_whole and last - following == len(page) - 1
+                following = last + 1
+                if is_dense or not (removed.packs and await self._lets_go()):
+                    removed.skip(last)
+                    yield page
+                else:
+                    yield in_their_places(page, await removed.up_to(last))
+        if following <= end and (rest := await removed.up_to(end)):
+            yield rest
+
+    async def _pages(
+        self, start: int, subjects: str, stream: str = subscriptions.LEDGER
+    ) -> AsyncGenerator[list[log.RawMessage]]:
+        """The messages of the stream from that number to its end."""
         seq = start
         until = time.monotonic() + _CATCH_UP_S
         # Said so, the server counts the rest by blocks, and not by subjects: at a million facts a
         # page takes 20 ms, and not 600 (`NumPending` in server/filestore.go, 2.15).
-        which = ">" if (stream, subjects) == (subscriptions.LEDGER, f"{ROOT}.>") else subjects
+        which = ">" if (stream, subjects) == (subscriptions.LEDGER, _EVERY) else subjects
         while True:
             page, last = await self._get(stream, (subjects,), seq=seq, next_by_subj=which)
             if page:
@@ -551,7 +594,7 @@ class JetStream:
         message = await self._at(seq)
         if message is not None or not await self._lets_go():
             return message
-        async with aclosing(self.scan(seq + 1, packs.EVERY)) as pages:
+        async with aclosing(self._pages(seq + 1, packs.EVERY)) as pages:
             async for page in pages:
                 every = (one for pack in page for one in packs.unpacked(pack))
                 if message := next((one for one in every if one.seq == seq), None):
@@ -630,8 +673,9 @@ class JetStream:
     async def identity(self) -> str:
         await self._ledger()  # there is one
         # The first that can be read: of a log that was accepted without its first fact, the next.
-        subjects = f"{ROOT}.>"
-        first = await self.leaders_message(subscriptions.LEDGER, seq=1, next_by_subj=subjects)
+        first = await self.leaders_message(subscriptions.LEDGER, seq=1, next_by_subj=_EVERY)
+        if first is not None and first.seq != 1:
+            first = await self.at(1) or first
         return log.identity_of(first) if first else ""
 
     async def progress(self, durable: str) -> log.Progress | None:
@@ -677,11 +721,36 @@ class JetStream:
         if isinstance(start, int) and may_not_consume:
             found = self._poll(subjects, start, until_end=until_end)
         else:
-            found = self.messages(subscriptions.LEDGER, subjects, start, until_end=until_end)
+            found = self._in_order(subjects, start, until_end=until_end)
         async with aclosing(found) as batches:
             async for batch in batches:
                 self._advance(batch[-1].seq)
                 yield batch
+
+    async def _in_order(
+        self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
+    ) -> AsyncGenerator[list[log.RawMessage]]:
+        """Follow with a consumer."""
+        own = self._ours(subjects or (_EVERY,))
+        inside = packs.packs_over(own) if await self._lets_go() else ()
+        if not inside or _EVERY in own or until_end:
+            found = self.messages(subscriptions.LEDGER, subjects, start, until_end=until_end)
+            async with aclosing(self._as_before(found, start, *own)) as batches:
+                async for batch in batches:
+                    yield batch
+            return
+        # First what is there, also if nothing of it is in the stream any more. From then on packs
+        # are followed as well: what left the stream before it was delivered is in one of them.
+        end = await self.last_seq()
+        async with aclosing(self._in_order(subjects, start, until_end=True)) as batches:
+            async for batch in batches:
+                end = max(end, batch[-1].seq)
+                yield batch
+        found = self.messages(subscriptions.LEDGER, (*own, *inside), end + 1, until_end=False)
+        async with aclosing(self._as_before(found, end + 1, *own)) as batches:
+            async for batch in batches:
+                if wanted := [one for one in batch if any(matches(i, one.subject) for i in own)]:
+                    yield wanted
 
     async def _poll(
         self, subjects: tuple[str, ...], start: int, *, until_end: bool
@@ -713,7 +782,7 @@ class JetStream:
         """The messages of any stream, in order; parameters as of `follow`."""
         inbox = self.connection.inbox
         if self.connection.login.scope:
-            subjects = self._ours(subjects or (f"{ROOT}.>",))
+            subjects = self._ours(subjects or (_EVERY,))
         return follow(self.api, stream, subjects, inbox=inbox, start=start, until_end=until_end)
 
     # ------------------------------------------------------------------------------------ consumers

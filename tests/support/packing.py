@@ -2,12 +2,13 @@
 
 from ayes.ledger import packs
 from ayes.ledger.clients.services import Ledger
+from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import EventLog, RawMessage, Recorded
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import PACKED_LEVEL
 from ayes.ledger.subscriptions import LEDGER
 from ayes.schemas.codec import encode
-from ayes.schemas.slots import ThreadRef, stops
+from ayes.schemas.slots import ROOT, ThreadRef, stops
 
 
 async def let_remove(port: EventLog) -> None:
@@ -37,4 +38,7 @@ async def pack(ledger: Ledger, thread: ThreadRef) -> int:
 
 async def in_stream(port: EventLog) -> list[RawMessage]:
     """What the stream itself has."""
-    return [one async for page in port.scan(1) for one in page]
+    if isinstance(port, JetStream):
+        return [one async for page in port._pages(1, f"{ROOT}.>") for one in page]
+    assert isinstance(port, Memory)
+    return [port._raw[place] for place in port._places(f"{ROOT}.>")]

@@ -1,0 +1,264 @@
+"""Who reads a log from one number to the next finds what left its stream (docs/decisions/0091)."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+from cluster import SIZES, sized
+from packing import in_stream, let_remove, pack
+from stories import CALL, REF, WISH, life
+from until import until
+
+from ayes.ledger import packs
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.log import EventLog, RawMessage, identity_of
+from ayes.ledger.nats import streams
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.replica import ReadReplica
+from ayes.schemas import events as e
+from ayes.schemas.codec import encode
+from ayes.schemas.errors import LogDamaged
+from ayes.schemas.slots import StopRef, ThreadRef
+
+pytestmark = pytest.mark.log("memory", "jetstream")
+
+OTHER = ThreadRef(REF.workspace, "other")
+ELSEWHERE = ThreadRef("elsewhere", REF.thread)
+AGAIN = e.Said(role="user", text="again")
+STOP = StopRef("third", "ana", "s1")
+
+PATTERNS = (
+    (),
+    ("ledger.>",),
+    (f"ledger.{REF.workspace}.>",),
+    (REF.subjects,),
+    (CALL.subjects,),
+    ("ledger.*.*.call.*.decided",),
+    ("ledger.*.*.said.*", f"ledger.{REF.workspace}.other.>"),
+    ("ledger.third._stop.>",),
+    ("ledger.*.*.opened",),
+)
+
+
+async def told(ledger: Ledger) -> None:
+    """Three threads beside each other, one with an open call; the first fact is a message."""
+    each = [
+        [(REF.said("m1"), AGAIN), *life(CALL, WISH, "returned"), (REF.opened, OPENED)],
+        [(OTHER.opened, OPENED), *life(OTHER.call("c1"), WISH, "denied")],
+        [*life(ELSEWHERE.call("c1"), WISH, "approved"), (ELSEWHERE.said("m1"), AGAIN)],
+        [(STOP.given, e.Stopped(reason="why")), (STOP.resumed_by("ben"), e.Resumed())],
+    ]
+    while any(each):
+        for one in filter(None, each):
+            slot, event = one.pop(0)
+            await ledger.append(slot, event)
+
+
+OPENED = e.ThreadOpened(requester="rita")
+
+
+@pytest.fixture
+async def packable(port: EventLog, ledger: Ledger) -> Ledger:
+    await let_remove(port)
+    await told(ledger)
+    return ledger
+
+
+async def removed(ledger: Ledger, *threads: ThreadRef) -> None:
+    for thread in threads or (REF, OTHER, ELSEWHERE):
+        for number in range(1, await pack(ledger, thread) + 1):
+            await ledger.log.remove(thread, number)
+
+
+async def whole(pages: AsyncGenerator[list[RawMessage]]) -> list[RawMessage]:
+    async with aclosing(pages) as each:
+        return [one async for page in each for one in page]
+
+
+async def reading(log: EventLog, since: Sequence[int | datetime]) -> dict[str, list[RawMessage]]:
+    """What each way to read the log to its end says, but for packs."""
+    found = {}
+    for start in since:
+        for subjects in PATTERNS:
+            where = f"{subjects} from {start}"
+            batches = log.follow(subjects, start, until_end=True)
+            async with aclosing(batches) as each:
+                facts = [fact async for batch in each for fact in batch]
+            found[f"follow {where}"] = [
+                RawMessage(one.seq, one.recorded_at, one.slot.subject, one.raw) for one in facts
+            ]
+            if isinstance(start, int):
+                found[f"raw {where}"] = await whole(log.raw(start, subjects, until_end=True))
+                if len(subjects) == 1:
+                    found[f"scan {where}"] = await whole(log.scan(start, *subjects))
+        if isinstance(log, JetStream) and isinstance(start, int):
+            found[f"leader from {start}"] = await whole(log.scan_leader(start))
+    return {
+        where: [one for one in each if not packs.number_of(one.subject)]
+        for where, each in found.items()
+    }
+
+
+async def test_a_log_is_read_from_one_number_to_the_next_as_before(packable: Ledger):
+    """By everyone who reads all of it, or some subjects; before packs, behind them, and without
+    what they have; to the nanosecond.
+    """
+    log = packable.log
+    last = await log.last_seq()
+    middle = await log.at(last // 2)
+    assert middle is not None
+    since: list[int | datetime] = [1, 2, last // 2, last, last + 1, middle.recorded_at]
+    before, identity = await reading(log, since), await log.identity()
+    assert identity == identity_of((await in_stream(log))[0])
+    for thread in (REF, OTHER, ELSEWHERE):
+        await pack(packable, thread)
+    assert await reading(log, since) == before
+    await removed(packable)
+    assert await reading(log, since) == before
+    assert await log.identity() == identity
+    assert len(await in_stream(log)) < last
+    seqs = [one.seq for one in await whole(log.raw(1, until_end=True))]
+    assert seqs == [*range(1, await log.last_seq() + 1)]
+
+
+@pytest.mark.parametrize("subjects", PATTERNS, ids=str)
+async def test_who_follows_gets_what_left_before_it_was_delivered(packable: Ledger, subjects):
+    """Each fact once and in order, also if nothing of it is in the stream, and of threads that are
+    packed and removed while it is read.
+    """
+    log = packable.log
+    before = await whole(log.raw(1, subjects, until_end=True))
+    await removed(packable)
+    found = list[RawMessage]()
+
+    async def follow() -> None:
+        async with aclosing(log.raw(1, subjects, until_end=False)) as batches:
+            async for batch in batches:
+                found.extend(one for one in batch if not packs.number_of(one.subject))
+                if len(found) == len(batch):  # the first one: it stands still while they leave
+                    await told_more()
+
+    async def told_more() -> None:
+        for slot, event in (
+            *life(OTHER.call("c2"), WISH, "denied"),
+            (REF.said("m2"), AGAIN),
+            (ELSEWHERE.said("m2"), AGAIN),
+        ):
+            await packable.append(slot, event)
+        await removed(packable)
+        more = (STOP.ended, e.StopEnded()), (REF.said("m3"), AGAIN), (OTHER.said("m3"), AGAIN)
+        for slot, event in (*more, *life(OTHER.call("c3"), WISH, "denied")):
+            await packable.append(slot, event)
+
+    following = asyncio.create_task(follow())
+    try:
+        await until(lambda: len(found) >= len(before) or following.done())
+        if not before:
+            await told_more()
+        await until(lambda: (found and found[-1].seq >= len(before)) or following.done())
+        last = await log.last_seq()
+        expected = [
+            one
+            for one in await whole(log.raw(1, subjects, until_end=True))
+            if not packs.number_of(one.subject) and one.seq <= last
+        ]
+        await until(lambda: len(found) >= len(expected) or following.done())
+        assert found == expected
+    finally:
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
+
+
+async def test_a_replica_answers_as_the_log_does(packable: Ledger):
+    """Of threads that were packed before it was asked, and meanwhile. A pack is no fact of its
+    thread, and the first fact in a slot counts.
+    """
+    log = packable.log
+    replica = ReadReplica(log)
+    running = asyncio.create_task(replica.run())
+    try:
+        await until(lambda: replica._last is not None)
+        before = {ref: await log.read(ref.subjects) for ref in (REF, CALL, OTHER, ELSEWHERE)}
+        assert [await replica.read(ref.subjects) for ref in (REF, CALL)] == [
+            before[REF],
+            before[CALL],
+        ]
+        await removed(packable)
+        await packable.append(STOP.ended, e.StopEnded())
+        assert await replica.has(await log.last_seq())
+        for ref, facts in before.items():
+            assert await replica.read(ref.subjects) == facts
+            newest = await replica.latest(ref.subjects)
+            assert newest == facts[-1]
+        again = packable.with_envelope(e.ToolStarted(digest="d", idempotency_key="k"))
+        await log.append(CALL.claim(1), encode(again), again.id, after=0)
+        assert await replica.has(await log.last_seq())
+        assert await replica.read(CALL.subjects) == before[CALL]
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+@pytest.mark.log("jetstream")
+async def test_a_number_that_is_in_no_pack_is_missing(packable: Ledger, monkeypatch):
+    """It is not passed over by who looks whether a number is missing."""
+    log = packable.log
+    await removed(packable)
+    found, unpacked = await whole(log.raw(1, until_end=True)), packs.unpacked
+    lost = next(one for one in found if one.subject == CALL.decided.subject)
+    monkeypatch.setattr(
+        "ayes.ledger.packs.unpacked",
+        lambda pack: [one for one in unpacked(pack) if one.seq != lost.seq],
+    )
+    left = [one for one in found if one != lost]
+    assert await whole(log.raw(1, until_end=True)) == left
+    assert isinstance(log, JetStream)
+    assert await whole(log.scan_leader(1)) == left
+    replica = ReadReplica(log)
+    replica._last = found[0]
+    with pytest.raises(LogDamaged, match=f"fact {lost.seq} is not delivered"):
+        replica._take(left[1:])
+
+
+@pytest.mark.log("jetstream")
+async def test_a_log_whose_facts_stay_is_asked_for_no_packs(ledger: Ledger, monkeypatch):
+    """Whoever follows it asks for nothing more than its facts."""
+    await told(ledger)
+    asked = list[int]()
+
+    async def up_to(_self: object, last: int) -> list[RawMessage]:
+        asked.append(last)
+        return []
+
+    monkeypatch.setattr("ayes.ledger.nats.removed.Removed.up_to", up_to)
+    last = await ledger.log.last_seq()
+    for found in (await reading(ledger.log, [1])).values():
+        assert len(found) <= last
+    assert asked == []
+
+
+@pytest.mark.parametrize("size", SIZES)
+async def test_the_operator_and_the_leader_read_it_whole(size, tmp_path: Path, monkeypatch):
+    """Without a consumer, and from the leader alone."""
+    monkeypatch.setattr(streams, "LEVEL", streams.PACKED_LEVEL)
+    async with (
+        sized(size, tmp_path / "store") as store,
+        Ledger.connect(store.path, role="admin") as admin,
+    ):
+        await let_remove(admin.log)
+        await told(admin)
+        before = await whole(admin.log.raw(1, until_end=True))
+        await removed(admin)
+        end = await admin.log.last_seq()
+        async with Ledger.connect(store.path, role="operator") as operator:
+            assert isinstance(operator.log, JetStream)
+            for found in (
+                await whole(operator.log.raw(1, until_end=True)),
+                await whole(operator.log.scan_leader(1)),
+                await whole(admin.log.scan_leader(1)),
+            ):
+                assert found[: len(before)] == before
+                assert [one.seq for one in found] == [*range(1, end + 1)]
