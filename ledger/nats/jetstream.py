@@ -475,7 +475,7 @@ class JetStream:
 
     async def _in_pages(self, stream: str, subjects: str) -> list[log.RawMessage]:
         counted = await self.counted(stream, subjects)
-        found = [raw async for page in self._pages(1, subjects, stream) for raw in page]
+        found = [raw async for page in self.in_stream(1, subjects, stream) for raw in page]
         missing = {*counted}.difference(raw.subject for raw in found)
         return found + await self._each_from_leader(stream, missing)
 
@@ -523,7 +523,7 @@ class JetStream:
         A login with some workspaces only reads them one after the other.
         """
         for part in self._ours((subjects,)):
-            pages = self._pages(start, part, stream)
+            pages = self.in_stream(start, part, stream)
             if stream == subscriptions.LEDGER:
                 pages = self._as_before(pages, start, part)
             async with aclosing(pages) as each:
@@ -542,7 +542,7 @@ class JetStream:
         """
         subjects = subjects or (_EVERY,)
         is_whole = _EVERY in subjects
-        removed = Removed(self._pages, self._at, subjects, start)
+        removed = Removed(self.in_stream, self._at, subjects, start)
         following = start if isinstance(start, int) else 0
         is_dense = is_whole or not removed.packs or not await self._lets_go()
         end = 0 if is_dense else await self.last_seq()
@@ -559,10 +559,10 @@ class JetStream:
         if following <= end and (rest := await removed.up_to(end)):
             yield rest
 
-    async def _pages(
-        self, start: int, subjects: str, stream: str = subscriptions.LEDGER
+    async def in_stream(
+        self, start: int = 1, subjects: str = _EVERY, stream: str = subscriptions.LEDGER
     ) -> AsyncGenerator[list[log.RawMessage]]:
-        """The messages of the stream from that number to its end."""
+        """The messages from that number to the end that the stream itself has, in pages."""
         seq = start
         until = time.monotonic() + _CATCH_UP_S
         # Said so, the server counts the rest by blocks, and not by subjects: at a million facts a
@@ -594,7 +594,7 @@ class JetStream:
         message = await self._at(seq)
         if message is not None or not await self._lets_go():
             return message
-        async with aclosing(self._pages(seq + 1, packs.EVERY)) as pages:
+        async with aclosing(self.in_stream(seq + 1, packs.EVERY)) as pages:
             async for page in pages:
                 every = (one for pack in page for one in packs.unpacked(pack))
                 if message := next((one for one in every if one.seq == seq), None):

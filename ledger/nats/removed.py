@@ -1,8 +1,8 @@
 """The facts that have left the stream, for who reads the log from one number to the next.
 
 They stand in packs of their threads, which come after them in the log (docs/decisions/0091). A
-fact leaves the stream a minute after its pack was recorded. So for each page of the stream that was
-read, the packs that are there afterwards have all that was missing in it.
+fact leaves the stream two minutes after its pack was recorded. So for each page of the stream that
+was read, the packs that are there afterwards have all that was missing in it.
 """
 
 import heapq

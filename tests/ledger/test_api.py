@@ -55,6 +55,7 @@ async def answering(
         for subject, given in answers.items():
             await client.subscribe(subject, cb=answerer(iter(given)))
         await settled(client)
+        log._is_packed = 0, False  # there is no stream that says so
         try:
             yield log
         finally:

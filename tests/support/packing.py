@@ -39,6 +39,6 @@ async def pack(ledger: Ledger, thread: ThreadRef) -> int:
 async def in_stream(port: EventLog) -> list[RawMessage]:
     """What the stream itself has."""
     if isinstance(port, JetStream):
-        return [one async for page in port._pages(1, f"{ROOT}.>") for one in page]
+        return [one async for page in port.in_stream() for one in page]
     assert isinstance(port, Memory)
     return [port._raw[place] for place in port._places(f"{ROOT}.>")]

@@ -1,0 +1,220 @@
+"""Packing on a real broker: what was settled long ago leaves the stream and nothing else changes
+(docs/decisions/0091).
+"""
+
+import asyncio
+from contextlib import aclosing, suppress
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from packing import in_stream, let_remove
+from stories import CALL, REF, WISH, life
+
+from ayes.ledger import packs
+from ayes.ledger.clients.services import Ledger
+from ayes.ledger.log import EventLog, RawMessage
+from ayes.ledger.nats import jetstream, streams
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.subscriptions import LEDGER
+from ayes.ops.actions.packing import REMOVED_AFTER, PackedThread, pack_log
+from ayes.schemas import events as e
+from ayes.schemas.codec import encode
+from ayes.schemas.errors import BadInput, BrokerAway, LogDamaged, OutcomeUnknown
+from ayes.schemas.slots import Slot, ThreadRef
+
+pytestmark = pytest.mark.log("jetstream")
+
+OTHER = ThreadRef("elsewhere", "t2")
+OPEN = OTHER.call("open")
+SAID = e.Said(role="user", text="?")
+AT_ONCE = timedelta(0)
+LATER = REMOVED_AFTER + timedelta(seconds=1)
+
+
+@pytest.fixture
+async def told(port: EventLog, ledger: Ledger) -> Ledger:
+    """Two threads with settled calls, and one that is open."""
+    await let_remove(port)
+    await ledger.append(REF.opened, e.ThreadOpened(requester="rita"))
+    await ledger.append(REF.said("m1"), SAID)
+    for slot, event in (
+        *life(CALL, WISH, "returned"),
+        *life(OPEN, WISH, "approved"),
+        *life(OTHER.call("c1"), WISH, "denied"),
+    ):
+        await ledger.append(slot, event)
+    return ledger
+
+
+async def ran(
+    ledger: Ledger, later: timedelta = AT_ONCE, settled_for: timedelta = AT_ONCE
+) -> list[PackedThread]:
+    """What a run does that begins so much later."""
+    now = await ledger.log.clock() + later
+    async with aclosing(pack_log(ledger, settled_for=settled_for, now=now)) as done:
+        return [one async for one in done]
+
+
+async def whole(log: EventLog) -> list[RawMessage]:
+    async with aclosing(log.raw(1, until_end=True)) as pages:
+        return [one async for page in pages for one in page]
+
+
+async def test_what_was_settled_long_ago_leaves_the_stream(told: Ledger):
+    """Not before, and only some time after it was packed. All is read as before."""
+    before = await whole(told.log)
+    assert await ran(told, settled_for=timedelta(days=1)) == []
+    assert await whole(told.log) == before
+    packed = [PackedThread(str(REF), packed=6), PackedThread(str(OTHER), packed=4)]
+    assert await ran(told) == packed
+    assert [one.seq for one in await in_stream(told.log)] == [*range(1, len(before) + 3)]
+    assert await ran(told, LATER) == [
+        PackedThread(one.thread, removed=one.packed) for one in packed
+    ]
+    stayed = {one.subject for one in await in_stream(told.log)}
+    assert {REF.opened.subject, OPEN.decided.subject, REF.packed(1).subject} < stayed
+    assert not {CALL.decided.subject, REF.said("m1").subject} & stayed
+    assert (await whole(told.log))[: len(before)] == before
+    assert await ran(told, LATER) == []
+
+
+async def test_what_comes_later_is_packed_later(told: Ledger):
+    """Behind the last pack; a call that was open is packed once it is over."""
+    await ran(told)
+    for slot, event in life(OPEN, WISH, "returned"):
+        await told.append(slot, event)
+    await told.append(CALL.late(1), e.ToolReturned(output="late"))
+    before = await whole(told.log)
+    [done] = await ran(told)
+    assert (done.thread, done.removed) == (str(OTHER), 0)
+    await ran(told, LATER)
+    left = {one.subject for one in await in_stream(told.log)}
+    assert OPEN.requested.subject not in left
+    assert {CALL.late(1).subject, OTHER.packed(1).subject, OTHER.packed(2).subject} <= left
+    assert (await whole(told.log))[: len(before)] == before
+
+
+async def test_killed_between_any_two_requests(told: Ledger, monkeypatch):
+    """The next run finishes it. Whatever was reached, all is read as before."""
+    before = await whole(told.log)
+    assert isinstance(told.log, JetStream)
+    call, publish = told.log.api.call, told.log._commits.publish
+    left = 0
+
+    def once(name: str) -> None:
+        nonlocal left
+        if name.startswith(("STREAM.PURGE", "ledger.")):
+            left -= 1
+            if left < 0:
+                raise BrokerAway("killed")
+
+    async def then_killed(what: str, *args: Any, **options: Any) -> Any:
+        once(what)
+        return await call(what, *args, **options)
+
+    async def then_killed_too(subject: str, *args: Any) -> Any:
+        once(subject)
+        return await publish(subject, *args)
+
+    monkeypatch.setattr(told.log.api, "call", then_killed)
+    monkeypatch.setattr(told.log._commits, "publish", then_killed_too)
+    monkeypatch.setattr("ayes.ledger.nats.jetstream.APPEND_PATIENCE_S", 0.1)
+    tries = 0
+    while len(await in_stream(told.log)) > len(before) + 2 - 10:
+        left, tries = tries, tries + 1
+        with suppress(BrokerAway, OutcomeUnknown):
+            await ran(told, LATER)
+        assert (await whole(told.log))[: len(before)] == before
+    assert tries > 5
+    left = 0
+    assert await ran(told, LATER) == []
+
+
+async def test_two_runs_at_once_are_as_one(told: Ledger, tmp_path: Path, monkeypatch):
+    """Each fact is in one pack, and packs are numbered without a hole."""
+    monkeypatch.setattr(streams, "LEVEL", streams.PACKED_LEVEL)
+    async with Ledger.connect(tmp_path / "store", role="admin") as another:
+        for turn in range(5):
+            for thread in (REF, OTHER):
+                for number in range(3):
+                    await told.append(thread.said(f"{turn}-{number}"), SAID)
+            await asyncio.gather(ran(told), ran(another), ran(told, LATER), ran(another, LATER))
+    every = [one for one in await in_stream(told.log) if packs.number_of(one.subject)]
+    for thread in (REF, OTHER):
+        own = [one for one in every if one.subject.startswith(thread.subjects[:-1])]
+        assert [packs.number_of(one.subject) for one in own] == [*range(1, len(own) + 1)]
+    facts = [one.seq for pack in every for one in packs.unpacked(pack)]
+    assert len(facts) == len(set(facts))
+    assert [one.seq for one in await whole(told.log)] == [*range(1, await told.log.last_seq() + 1)]
+
+
+async def test_who_is_second_begins_anew(told: Ledger, tmp_path: Path, monkeypatch):
+    """It packs what the other run has not packed, behind that."""
+    monkeypatch.setattr(streams, "LEVEL", streams.PACKED_LEVEL)
+    assert isinstance(told.log, JetStream)
+    append, others = told.log.append, list[PackedThread]()
+    async with Ledger.connect(tmp_path / "store", role="admin") as another:
+
+        async def after_another(slot: Slot, *args: Any) -> Any:
+            if not others:
+                others.extend(await ran(another))
+                await told.append(REF.said("m2"), SAID)
+            return await append(slot, *args)
+
+        monkeypatch.setattr(told.log, "append", after_another)
+        own = await ran(told, REMOVED_AFTER / 2)
+    assert [one.packed for one in others] == [6, 4]
+    assert own == [PackedThread(str(REF), packed=1)]
+    packed = [one for one in await in_stream(told.log) if packs.number_of(one.subject)]
+    facts = [one.seq for pack in packed for one in packs.unpacked(pack)]
+    assert len(facts) == len(set(facts)) == 11
+
+
+async def test_nothing_is_removed_that_differs_from_its_pack(told: Ledger):
+    """By a byte, or by its time: whoever made such a pack."""
+    found = {one.subject: one for one in await in_stream(told.log)}
+    one = found[REF.said("m1").subject]
+    other = RawMessage(one.seq, one.recorded_at, one.subject, one.data + b" ", one.nanoseconds)
+    [pack] = packs.packs_of([(other,)])
+    event = told.with_envelope(pack)
+    await told.log.append(REF.packed(1), encode(event), event.id)
+    with pytest.raises(LogDamaged, match=r"packed\.1 has another fact 2 than the stream"):
+        await ran(told, LATER)
+    assert REF.said("m1").subject in {one.subject for one in await in_stream(told.log)}
+
+
+async def test_what_a_worker_has_not_seen_to_stays(told: Ledger):
+    """A delivery may come again until it is acknowledged."""
+    assert isinstance(told.log, JetStream)
+    await ran(told)
+    await declare(told.log, "all")
+    assert await ran(told, LATER) == []
+    await told.log.api.call(f"CONSUMER.DELETE.{LEDGER}.gate", {})
+    await declare(told.log, "new")
+    await told.append(OTHER.said("later"), SAID)
+    waiting = await told.log.progress("gate")
+    assert waiting is not None
+    assert waiting.waiting == 1
+    done = await ran(told, LATER, settled_for=timedelta(days=1))
+    assert [one.removed for one in done] == [6, 4]
+
+
+async def declare(log: JetStream, policy: str) -> None:
+    """A durable of the gate's name, for all facts from there on."""
+    config = {"durable_name": "gate", "ack_policy": "explicit", "filter_subject": "ledger.>"}
+    body = {"stream_name": LEDGER, "config": config | {"deliver_policy": policy}}
+    await log.api.call(f"CONSUMER.CREATE.{LEDGER}.gate.ledger.>", body)
+
+
+async def test_a_log_whose_facts_stay_is_not_packed(ledger: Ledger):
+    await ledger.append(REF.said("m1"), SAID)
+    with pytest.raises(BadInput, match="its level is 1, and packing needs level 2"):
+        await ran(ledger)
+    assert await ledger.log.last_seq() == 1
+
+
+def test_a_pack_waits_longer_than_a_node_may_be_deposed():
+    """Such a node may answer that there is no new pack."""
+    assert timedelta(seconds=2 * jetstream._DEPOSED_S) < REMOVED_AFTER
