@@ -1,0 +1,115 @@
+"""What left the stream, put in its place page by page: any threads, packs, removals and pages."""
+
+import random
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from ayes.ledger import packs
+from ayes.ledger.log import RawMessage
+from ayes.ledger.nats.removed import Removed, in_their_places
+from ayes.schemas import events as e
+from ayes.schemas.codec import encode
+from ayes.schemas.errors import LogDamaged
+from ayes.schemas.slots import ThreadRef, matches
+
+THREADS = [ThreadRef("shop", "t1"), ThreadRef("shop", "t2"), ThreadRef("bank", "t1")]
+START = datetime(2026, 1, 1, tzinfo=UTC)
+SAID = encode(e.Said(role="user", text="?"))
+
+
+class World:
+    """A log of messages, of which some are packed, and some of these removed."""
+
+    def __init__(self, lot: random.Random, size: int) -> None:
+        self.every, self.gone = list[RawMessage](), set[int]()
+        #: The packs that were looked at, and the last number that was asked for.
+        self.told, self.last = list[int](), 0
+        waiting: dict[ThreadRef, list[RawMessage]] = {one: [] for one in THREADS}
+        last: dict[ThreadRef, tuple[int, e.Packed | None]] = dict.fromkeys(THREADS, (0, None))
+        while len(self.every) < size:
+            thread = lot.choice(THREADS)
+            if lot.random() < 0.85:
+                waiting[thread].append(self.add(thread.said(f"m{len(self.every)}").subject, SAID))
+            elif waiting[thread]:
+                some = lot.sample(waiting[thread], lot.randint(1, len(waiting[thread])))
+                number, before = last[thread]
+                units = [(one,) for one in sorted(some, key=lambda one: one.seq)]
+                [pack] = packs.packs_of(units, before)
+                self.add(thread.packed(number + 1).subject, encode(pack))
+                last[thread] = number + 1, pack
+                waiting[thread] = [one for one in waiting[thread] if one not in some]
+                self.gone |= {one.seq for one in some if lot.random() < 0.8}
+
+    def add(self, subject: str, data: bytes) -> RawMessage:
+        seq = len(self.every) + 1
+        self.every.append(RawMessage(seq, START + timedelta(seconds=seq), subject, data))
+        return self.every[-1]
+
+    def on(self, subjects: str, start: int = 1) -> list[RawMessage]:
+        return [one for one in self.every[start - 1 :] if matches(subjects, one.subject)]
+
+    async def in_stream(self, start: int, subjects: str) -> AsyncGenerator[list[RawMessage]]:
+        if found := [one for one in self.on(subjects, start) if one.seq not in self.gone]:
+            self.told += [one.seq for one in found]
+            yield found
+
+    async def at(self, seq: int) -> RawMessage | None:
+        pack = self.every[seq - 1]
+        assert packs.unpacked(pack)[0].seq <= self.last, "it is read before it is due"
+        return pack
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("subjects", ["ledger.>", "ledger.shop.>", "ledger.*.t1.said.*"])
+async def test_any_pages_of_any_log(subjects: str, seed: int):
+    """Each fact once, in order, whatever the pages are, and wherever they begin; whoever skips some
+    is given none of these.
+    """
+    lot = random.Random(seed)
+    world = World(lot, lot.randint(1, 80))
+    start = lot.choice([1, lot.randint(1, 80)])
+    removed = Removed(world.in_stream, world.at, (subjects,), start)
+    left = [one for one in world.on(subjects, start) if one.seq not in world.gone]
+    found, skipped = list[RawMessage](), 0
+    while left:
+        size = lot.randint(1, 5)
+        page, left = left[:size], left[size:]
+        world.last = last = page[-1].seq
+        if lot.random() < 0.2:
+            removed.skip(last)
+            found, skipped, world.told = [], last, []
+        else:
+            found += in_their_places(page, await removed.up_to(last))
+            expected = world.on(subjects, max(start, skipped + 1))
+            assert found == [one for one in expected if one.seq <= last]
+        assert min(world.told, default=last) >= max(skipped, start - 1)
+        assert len(world.told) == len(set(world.told)), "a pack is looked at twice"
+    world.last = len(world.every)
+    found += await removed.up_to(len(world.every))
+    assert found == world.on(subjects, max(start, skipped + 1))
+    assert await removed.up_to(len(world.every)) == []
+
+
+async def test_from_a_time_on():
+    world = World(random.Random(7), 60)
+    since = world.every[30].recorded_at
+    world.last = len(world.every)
+    removed = Removed(world.in_stream, world.at, ("ledger.>",), since)
+    found = await removed.up_to(len(world.every))
+    assert found
+    assert {one.seq for one in found} >= {seq for seq in world.gone if seq > 30}
+    assert min(one.recorded_at for one in found) >= since
+
+
+async def test_a_pack_that_is_gone_is_damage():
+    """It was there a moment ago."""
+    world = World(random.Random(7), 60)
+
+    async def nothing(_seq: int) -> None:
+        return None
+
+    removed = Removed(world.in_stream, nothing, ("ledger.>",), 1)
+    with pytest.raises(LogDamaged, match="a pack, cannot be read any more"):
+        await removed.up_to(len(world.every))
