@@ -253,14 +253,17 @@ class JetStream:
         except (TimeoutError, BrokerAway):
             return Unconfirmed(why or "no answer from the broker")
 
-    async def _lets_go(self) -> bool:
+    async def _lets_go(self, *, patiently: bool = False) -> bool:
         """Whether facts may have left the stream. In another log that is restored here they may, so
         it is looked up after each lost connection.
+
+        Args:
+            patiently: wait for a broker that is away.
         """
         before = self._reconnects
-        is_away = not self.connection.client.is_connected
-        if is_away or self._is_packed is None or self._is_packed[0] != before:
-            self._is_packed = before, streams.is_packed(await self._ledger())
+        if self._is_packed is None or self._is_packed[0] != before:
+            stream = await (while_away(self._ledger) if patiently else self._ledger())
+            self._is_packed = before, streams.is_packed(stream)
         return self._is_packed[1]
 
     @property
@@ -269,7 +272,9 @@ class JetStream:
 
     async def _packed_beside(self, slot: Slot) -> packs.PackedNames | None:
         """What is known of the packs of the slot's thread; None: it cannot be in one."""
-        if packs.is_packable(slot) and await self._lets_go():
+        if not self.connection.client.is_connected:  # it would be sent to whatever is there then
+            self._is_packed = None
+        if packs.is_packable(slot) and await self._lets_go(patiently=True):
             return self._packed.get(_thread(slot), packs.NONE)
         return None
 
@@ -535,6 +540,7 @@ class JetStream:
         pages: AsyncGenerator[list[log.RawMessage]],
         start: int | datetime,
         *subjects: str,
+        patiently: bool = False,
     ) -> AsyncGenerator[list[log.RawMessage]]:
         """Pages of the log on some subjects, or all, with what has left the stream in its place.
 
@@ -544,14 +550,14 @@ class JetStream:
         is_whole = _EVERY in subjects
         removed = Removed(self.in_stream, self._at, subjects, start)
         following = start if isinstance(start, int) else 0
-        is_dense = is_whole or not removed.packs or not await self._lets_go()
+        is_dense = is_whole or not removed.packs or not await self._lets_go(patiently=patiently)
         end = 0 if is_dense else await self.last_seq()
         async with aclosing(pages) as each:
             async for page in each:
                 last = page[-1].seq
                 is_dense = is_whole and last - following == len(page) - 1
                 following = last + 1
-                if is_dense or not (removed.packs and await self._lets_go()):
+                if is_dense or not (removed.packs and await self._lets_go(patiently=patiently)):
                     removed.skip(last)
                     yield page
                 else:
@@ -732,10 +738,12 @@ class JetStream:
     ) -> AsyncGenerator[list[log.RawMessage]]:
         """Follow with a consumer."""
         own = self._ours(subjects or (_EVERY,))
-        inside = packs.packs_over(own) if await self._lets_go() else ()
+        patiently = not until_end
+        inside = packs.packs_over(own) if await self._lets_go(patiently=patiently) else ()
         if not inside or _EVERY in own or until_end:
             found = self.messages(subscriptions.LEDGER, subjects, start, until_end=until_end)
-            async with aclosing(self._as_before(found, start, *own)) as batches:
+            filled = self._as_before(found, start, *own, patiently=patiently)
+            async with aclosing(filled) as batches:
                 async for batch in batches:
                     yield batch
             return
@@ -747,7 +755,7 @@ class JetStream:
                 end = max(end, batch[-1].seq)
                 yield batch
         found = self.messages(subscriptions.LEDGER, (*own, *inside), end + 1, until_end=False)
-        async with aclosing(self._as_before(found, end + 1, *own)) as batches:
+        async with aclosing(self._as_before(found, end + 1, *own, patiently=True)) as batches:
             async for batch in batches:
                 if wanted := [one for one in batch if any(matches(i, one.subject) for i in own)]:
                     yield wanted

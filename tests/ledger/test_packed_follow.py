@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cluster import SIZES, sized
@@ -14,13 +15,13 @@ from until import until
 
 from ayes.ledger import packs
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.log import EventLog, RawMessage, identity_of
+from ayes.ledger.log import EventLog, RawMessage, Recorded, identity_of
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
-from ayes.schemas.errors import LogDamaged
+from ayes.schemas.errors import BrokerAway, LogDamaged
 from ayes.schemas.slots import StopRef, ThreadRef, matches
 
 pytestmark = pytest.mark.log("memory", "jetstream")
@@ -242,6 +243,33 @@ async def test_a_log_whose_facts_stay_is_asked_for_no_packs(ledger: Ledger, monk
     for found in (await reading(ledger.log, [1])).values():
         assert len(found) <= last
     assert asked == []
+
+
+@pytest.mark.log("jetstream")
+async def test_who_follows_or_writes_waits_for_a_broker_that_is_away(ledger: Ledger, monkeypatch):
+    """Also with the question whether facts may leave the stream."""
+    log = ledger.log
+    assert isinstance(log, JetStream)
+    await ledger.append(REF.said("m1"), AGAIN)
+    asked, found = log._ledger, list[str]()
+
+    async def away() -> dict[str, Any]:
+        found.append("asked")
+        if len(found) % 3:
+            raise BrokerAway("nobody is there")
+        return await asked()
+
+    monkeypatch.setattr(log, "_ledger", away)
+    log._is_packed = None
+    async with aclosing(log.raw(1, (REF.subjects,), until_end=False)) as batches:
+        assert [one.subject for one in await anext(batches)] == [REF.said("m1").subject]
+    assert len(found) == 3
+    log._is_packed = None
+    assert isinstance(await ledger.append(REF.said("m2"), AGAIN), Recorded)
+    assert len(found) == 6
+    log._is_packed = None
+    with pytest.raises(BrokerAway):
+        await log.read(REF.subjects)
 
 
 @pytest.mark.parametrize("size", SIZES)
