@@ -127,7 +127,7 @@ class JetStream:
         self._secret = secrets.token_bytes(32)
         #: The last fact of the log that this client knows to be recorded.
         self._known_seq = 0
-        #: Whether facts may have left the stream, as of so many reconnections.
+        #: Whether facts may have left the stream, and after how many reconnections that was read.
         self._is_packed: tuple[int, bool] | None = None
         #: By thread, what is known to be in its packs; by nothing, it has none.
         self._packed: dict[str, packs.PackedNames] = {}

@@ -26,9 +26,9 @@ from ayes.schemas.codec import encode
 from ayes.schemas.errors import BadInput, LogDamaged, OutcomeUnknown
 from ayes.schemas.slots import ThreadRef, stops
 
-#: How old a pack is before its facts leave the stream. Whoever reads a page of the stream, or looks
-#: whether a slot is free, reads the packs within a part of this time. It is more than twice as long
-#: as a node may take to learn that it does not lead any more.
+#: The age of a pack at which its facts leave the stream. A reader that has read a page of the
+#: stream reads the packs long before that. A node may take less than half of this time to learn
+#: that it does not lead any more.
 REMOVED_AFTER: Final = timedelta(minutes=2)
 
 

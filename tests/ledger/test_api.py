@@ -55,7 +55,7 @@ async def answering(
         for subject, given in answers.items():
             await client.subscribe(subject, cb=answerer(iter(given)))
         await settled(client)
-        log._is_packed = 0, False  # there is no stream that says so
+        log._is_packed = 0, False  # this broker has no stream whose level could be read
         try:
             yield log
         finally:
@@ -203,7 +203,7 @@ async def replying(
 
         await client.subscribe(subject, cb=answer)
         await settled(client)
-        log._is_packed = 0, False  # there is no stream that says so
+        log._is_packed = 0, False  # this broker has no stream whose level could be read
         try:
             yield log
         finally:

@@ -95,7 +95,7 @@ async def test_a_new_name_is_free_in_a_thread_with_packs(told: Ledger, stranger:
 
 @pytest.mark.parametrize("others", [0, 30], ids=["alone", "in a batch"])
 async def test_a_used_name_is_refused_among_others(told: Ledger, stranger: Ledger, others: int):
-    """Hundreds at once have their own answers, whoever knows of the packs."""
+    """Many appends at once have an answer each, whether their writer knows the packs or not."""
     await removed(told)
     for ledger, name in ((told, "told"), (stranger, "stranger")):
         fresh = [REF.said(f"{name}{number}") for number in range(others)]
