@@ -21,6 +21,7 @@ import structlog
 from brokers import cheap_starts, running
 from hostile import CALM, Broker, Connection, Process
 from hypothesis import HealthCheck, settings
+from patient import wait_for_brokers
 from program import Ended, in_process
 
 from ayes.ledger.clients.services import Ledger
@@ -219,6 +220,13 @@ def authorities() -> Iterator[None]:
 @pytest.fixture(autouse=True, scope="session")
 def starts_of_brokers() -> Iterator[None]:
     with cheap_starts():
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def waits_for_brokers() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        wait_for_brokers(patch)
         yield
 
 

@@ -136,9 +136,12 @@ def run(main: Callable[[], object]) -> None:
 
 
 if __name__ == "__main__":
+    from patient import wait_for_brokers
+
     sys.path.pop(0)
     import duckdb  # noqa: F401
     import pyarrow.parquet  # noqa: F401
+    import pytest
 
     with contextlib.suppress(ImportError):  # PyArrow does, where it is installed
         import pandas  # noqa: F401, ICN001
@@ -154,6 +157,8 @@ if __name__ == "__main__":
 
     for module in pkgutil.iter_modules(package.__path__):
         importlib.import_module(f"{package.__name__}.{module.name}")
+
+    wait_for_brokers(pytest.MonkeyPatch())
     # A collection in a forked process would copy all memory that it shares with the others.
     gc.collect()
     gc.freeze()

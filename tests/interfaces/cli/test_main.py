@@ -1158,7 +1158,8 @@ def test_a_broker_that_says_nothing_is_away():
         port = silent.getsockname()[1]
 
         async def connecting():
-            async with asyncio.timeout(60), Ledger.connect(url=f"nats://127.0.0.1:{port}"):
+            url = f"nats://127.0.0.1:{port}"
+            async with asyncio.timeout(60), Ledger.connect(url=url, timeout_s=1):
                 pass
 
         with pytest.raises(BrokerAway, match="no NATS broker answers at"):
