@@ -38,6 +38,7 @@ import pytest
 from long import sampled
 from pages import CLI, Block, blocks, parse, piped
 from paths import ROOT
+from ports import free_port
 from program import Started, started, up
 from pydantic import BaseModel
 from sections import settings_file
@@ -810,14 +811,6 @@ async def listens(port: int) -> bool:
         return False
     writer.close()
     return True
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 if __name__ == "__main__":

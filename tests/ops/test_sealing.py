@@ -6,7 +6,6 @@ import errno
 import os
 import re
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
@@ -23,6 +22,7 @@ from hypothesis import strategies as st
 from killed_sealer import KEY, Log, facts, sealer
 from msgspec import structs
 from paths import ROOT
+from ports import free_port
 from program import last_seq, record, up
 from sections import section, settings_file
 from until import until
@@ -552,9 +552,7 @@ def test_a_site_is_sealed_and_its_auditor_verifies_it_alone(tmp_path, within):
         again = within("seal", "init", "approvals.example.com", "--store", store)
         assert (again.code, "is there already" in again.err) == (2, True)
         assert "nothing was sealed yet" in within("verify", "--store", store).out
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
-    folder, listen = tmp_path / "witness", f"127.0.0.1:{port}"
+    folder, listen = tmp_path / "witness", f"127.0.0.1:{free_port()}"
     witness = within("witness", "init", folder, "w1", "--json").one["key"]
     settings_file(
         store,

@@ -12,7 +12,6 @@ import functools
 import json
 import os
 import shutil
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -25,6 +24,7 @@ import pytest
 from brokers import running
 from gateways import first_answer, serving
 from paths import ROOT
+from ports import free_port
 from program import AYES, Started, environment
 from running import judged
 from sections import settings_file
@@ -132,8 +132,7 @@ class World:
         self._approved: set[str] = set()
         self._provider: Started | None = None
         self._agent: asyncio.subprocess.Process | None = None
-        with socket.create_server(("127.0.0.1", 0)) as probe:
-            self._address = f"127.0.0.1:{probe.getsockname()[1]}"
+        self._address = f"127.0.0.1:{free_port()}"
         self.provider_url = f"http://{self._address}"
 
     @property

@@ -3,7 +3,6 @@
 import asyncio
 import functools
 import os
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Iterator
@@ -13,6 +12,7 @@ from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
 import pytest
+from ports import free_port
 
 from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.connection import Connection
@@ -112,8 +112,7 @@ async def bare(path: Path, config: str = "", user: str = "") -> AsyncGenerator[s
     Args:
         user: as in a URL, `name:password@`.
     """
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     file = path / "bare.conf"
     file.write_text(f'listen: "127.0.0.1:{port}"\nlog_file: "{path}/bare.log"\n{config}\n')
     process = await asyncio.create_subprocess_exec(str(find_binary()), "-c", str(file))

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import socket
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -14,6 +13,7 @@ import mcp_shop
 import pytest
 import uvicorn
 from mcp import Client
+from ports import free_port
 from program import forked
 from until import until
 
@@ -86,8 +86,7 @@ def settings(
 @asynccontextmanager
 async def serving(app: Any) -> AsyncIterator[str]:
     """Serve an ASGI application; yields its URL."""
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     config = uvicorn.Config(app, host="127.0.0.1", port=port, log_level="error", ws="none")
     server = uvicorn.Server(config)
     running = asyncio.create_task(server.serve())

@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +13,7 @@ from agentapprovalprotocol import AsyncClient
 from gateways import first_answer
 from pages import blocks
 from paths import ROOT
+from ports import free_port
 from program import started
 from pydantic_ai import messages as pai
 from pydantic_ai.models.function import AgentInfo, FunctionModel
@@ -67,8 +67,7 @@ async def test_an_agent_of_the_page_outlives_its_provider(ledger: Ledger, store:
     shown, _ = blocks(PAGE, "python")
     names: dict[str, Any] = {}
     exec(compile(shown.text, str(PAGE), "exec"), names)
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = probe.getsockname()[1]
+    port = free_port()
     ran: list[str] = []
     agent = names["agent_with_approvals"](
         FunctionModel(wishes), TOKEN, url=f"http://127.0.0.1:{port}"

@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -18,6 +17,7 @@ from brokers import running
 from gateways import SHOP, first_answer
 from long import sampled
 from mcp import Client, StdioServerParameters, stdio_client
+from ports import free_port
 from program import environment, forked, started
 from running import judged
 from sections import settings_file
@@ -113,8 +113,7 @@ async def test_a_client_that_goes_away_is_no_error(
 
 @asynccontextmanager
 async def over_http(arguments: list[str]) -> AsyncIterator[tuple[str, subprocess.Popen[str]]]:
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    address = f"127.0.0.1:{free_port()}"
     url = f"http://{address}/mcp"
     with started(*arguments, "--http", address, log=Path(os.devnull)) as process:
         await first_answer(url)

@@ -8,7 +8,6 @@ its folder in `MCP_EVERYTHING` they are run directly and behind the gateway, and
 import asyncio
 import os
 import re
-import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -19,6 +18,7 @@ import npm
 import pytest
 from gateways import gateway, settings
 from paths import TESTS
+from ports import free_port
 from shop import Shop, rule
 
 from ayes.interfaces.mcp.settings import ServerSettings
@@ -66,8 +66,7 @@ async def everything() -> AsyncIterator[str]:
     folder = os.environ.get("MCP_EVERYTHING")
     if not folder:
         pytest.skip("the SDK's everything-server is not here: name its folder in MCP_EVERYTHING")
-    with socket.create_server(("127.0.0.1", 0)) as probe:
-        port = str(probe.getsockname()[1])
+    port = str(free_port())
     line = (sys.executable, "-m", "mcp_everything_server", "--port", port)
     process = await asyncio.create_subprocess_exec(
         *line, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
