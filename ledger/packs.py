@@ -338,6 +338,28 @@ def packs_over(subjects: tuple[str, ...]) -> tuple[str, ...]:
     return (EVERY,) if EVERY in found else tuple(found)
 
 
+def followed_with(subjects: tuple[str, ...]) -> tuple[str, ...]:
+    """The wildcards of `packs_over` that are to be followed beside these subjects, which cover the
+    others. None may overlap, as nats-server refuses such filters; else it is all subjects.
+    """
+    beside = tuple(
+        one for one in packs_over(subjects) if not any(matches(own, one) for own in subjects)
+    )
+    are_apart = not any(_overlap(own, one) for own in subjects for one in beside)
+    return (*subjects, *beside) if are_apart else (f"{ROOT}.>",)
+
+
+def _overlap(one: str, other: str) -> bool:
+    """Whether a subject matches both of these wildcards."""
+    ones, others = one.split("."), other.split(".")
+    for a, b in zip(ones, others, strict=False):
+        if ">" in (a, b):
+            return True
+        if "*" not in (a, b) and a != b:
+            return False
+    return len(ones) == len(others)
+
+
 def as_before(found: list[RawMessage], subjects: tuple[str, ...]) -> list[RawMessage]:
     """What was found on these subjects and those of `packs_for`, as if nothing had been packed. A
     pack itself is in it where the subjects name packs.

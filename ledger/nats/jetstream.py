@@ -754,7 +754,8 @@ class JetStream:
             async for batch in batches:
                 end = max(end, batch[-1].seq)
                 yield batch
-        found = self.messages(subscriptions.LEDGER, (*own, *inside), end + 1, until_end=False)
+        among = self._ours(packs.followed_with(own))
+        found = self.messages(subscriptions.LEDGER, among, end + 1, until_end=False)
         async with aclosing(self._as_before(found, end + 1, *own, patiently=True)) as batches:
             async for batch in batches:
                 if wanted := [one for one in batch if any(matches(i, one.subject) for i in own)]:

@@ -172,6 +172,20 @@ async def test_who_follows_gets_what_left_before_it_was_delivered(packable: Ledg
         ]
         await until(lambda: len(found) >= len(expected) or following.done())
         assert found == expected
+        # It goes on with what is recorded now, and with what left the stream before.
+        for slot, event in ((STOP.resumed_by("eva"), e.Resumed()), (REF.said("m4"), AGAIN),
+                            (OTHER.said("m4"), AGAIN), *life(OTHER.call("c4"), WISH, "denied"),
+                            (ELSEWHERE.opened, OPENED)):  # fmt: skip
+            await packable.append(slot, event)
+        await removed(packable)
+        expected = [
+            one
+            for one in await whole(log.raw(1, subjects, until_end=True))
+            if not is_asked_pack(one)
+        ]
+        await until(lambda: len(found) >= len(expected) or following.done())
+        assert found == expected
+        assert not following.done()
     finally:
         following.cancel()
         await asyncio.gather(following, return_exceptions=True)

@@ -410,3 +410,22 @@ def test_what_is_packed_is_settled_in_the_whole_thread_too(history):
             if one not in unit and matches(REF.call(name).subjects, one.subject)
         }
         assert left <= {"vote", "comment", "handed"}
+
+
+@pytest.mark.parametrize(
+    ("own", "followed"),
+    [
+        (("ledger.a.t.>",), ("ledger.a.t.>",)),
+        (("ledger.a.>", "ledger.b.t.call.*.decided"),
+         ("ledger.a.>", "ledger.b.t.call.*.decided", "ledger.b.t.packed.*")),
+        (("ledger.*.*.said.*",), ("ledger.*.*.said.*", packs.EVERY)),
+        (("ledger.*.*.said.*", "ledger.a.>"), ("ledger.>",)),
+        (("ledger.*.*.said.*", "ledger.a.t.packed.1"), ("ledger.>",)),
+        (("ledger.*.*.said.*", "ledger.a._stop.b.c.given"),
+         ("ledger.*.*.said.*", "ledger.a._stop.b.c.given", packs.EVERY)),
+        (("ledger.a._stop.>",), ("ledger.a._stop.>",)),
+    ],
+)  # fmt: skip
+def test_no_two_wildcards_that_are_followed_overlap(own, followed):
+    """With the packs in which such facts may be."""
+    assert packs.followed_with(own) == followed
