@@ -607,7 +607,7 @@ class Worker[S, W]:
             raise BadSlot(
                 f"fact {parked.seq} ({raw.subject}) is not for consumer {parked.consumer}"
             )
-        return fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
+        return fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data, raw.first)
 
     async def _retry_newer(self) -> None:
         """Retries deliveries that an older program parked and that this one understands."""

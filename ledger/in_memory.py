@@ -38,7 +38,7 @@ from ayes.ledger.log import (
 )
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import BadInput, BrokerAway, LedgerFull
-from ayes.schemas.slots import ROOT, CallRef, Slot, ThreadRef
+from ayes.schemas.slots import PACKED, ROOT, CallRef, Slot, ThreadRef
 
 #: The largest answer of a broker (ADR-31).
 _FEW = 1000
@@ -82,12 +82,15 @@ class Memory:
             newest = await self.latest(slot.call_ref.revocations)
             if (newest.seq if newest else 0) != after:
                 return Overtaken()
-        fact = self._store(slot.subject, raw)
+        return Recorded(await self._record(slot.subject, raw))
+
+    async def _record(self, subject: str, raw: bytes) -> int:
+        fact = self._store(subject, raw)
         for durable in self._durables.values():
-            durable.offer(slot.subject, fact)
+            durable.offer(subject, fact)
         async with self._grown:
             self._grown.notify_all()
-        return Recorded(fact.seq)
+        return fact.seq
 
     def _first(self, slot: Slot) -> Fact | None:
         """The fact in this slot, wherever it is."""
@@ -96,11 +99,16 @@ class Memory:
         return self._by_subject.get(slot.subject)
 
     def _store(self, subject: str, raw: bytes) -> Fact:
-        fact = fact_of(len(self._facts) + 1, self._now(), subject, raw)
+        known = self._by_subject
+        # Only who writes past the condition of appends fills a slot again.
+        has_packs = f"{packs.thread_of(subject)}.{PACKED}.1" in known
+        before = self._found(subject) if has_packs else []
+        first = before[0].seq if before else 0
+        fact = fact_of(len(self._facts) + 1, self._now(), subject, raw, first)
         self._by_head[_head(subject)].append(len(self._facts))
         self._facts.append(fact)
-        self._raw.append(RawMessage(fact.seq, fact.recorded_at, subject, raw))
-        self._by_subject[subject] = fact
+        self._raw.append(RawMessage(fact.seq, fact.recorded_at, subject, raw, first=first))
+        known[subject] = fact
         return fact
 
     async def remove(self, thread: ThreadRef, number: int) -> None:

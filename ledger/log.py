@@ -61,6 +61,9 @@ class RawMessage(Struct, frozen=True, gc=False):
     data: bytes
     #: What `recorded_at` leaves out: the nanoseconds since its microsecond.
     nanoseconds: int = 0
+    #: The number of the fact that filled its slot before it, and has left the stream since; 0: none
+    #: did. Whoever reads the log from one number to the next finds it here, and nobody else.
+    first: int = 0
 
     @property
     def at_ns(self) -> int:
@@ -450,6 +453,9 @@ class EventLog(FactReader, Deliveries, Buckets, Files, Live, Protocol):
         self, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
     ) -> AsyncGenerator[list[Fact]]:
         """Facts from a number or time on, in log order, in batches as they arrive.
+
+        One that fills a slot for the second time is in no slot, here and as a delivery
+        (`ayes.schemas.codec.fact_of`).
 
         Args:
             subjects: none for all, which is faster: the broker need not count the matches.

@@ -283,6 +283,15 @@ def is_packable(slot: Slot) -> bool:
     return slot.tail[0] in _KINDS
 
 
+def thread_of(subject: str) -> str:
+    """How the subjects of the thread begin whose packs may have a fact on this subject; empty: no
+    pack may.
+    """
+    root, *place, kind = (*subject.split(".", 4), "", "", "", "")[:4]
+    is_one = root == ROOT and kind in _KINDS and place[1][:1] not in {"_", ""}
+    return f"{root}.{'.'.join(place)}" if is_one else ""
+
+
 def merged(
     live: Iterable[RawMessage],
     packs: Iterable[RawMessage],

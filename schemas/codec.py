@@ -68,8 +68,18 @@ class Fact(Struct, frozen=True, gc=False):
         return hashlib.sha256(self.raw).hexdigest() if self.raw else ""
 
 
-def fact_of(seq: int, recorded_at: datetime, subject: str, raw: bytes) -> Fact:
-    """The fact at `seq`. Never raises: foreign bytes are `Carried` with their problem."""
+def fact_of(seq: int, recorded_at: datetime, subject: str, raw: bytes, first: int = 0) -> Fact:
+    """The fact at `seq`. Never raises: foreign bytes are `Carried` with their problem.
+
+    Args:
+        first: the number of the fact that filled its slot before it; 0: none did. Of two facts in
+            one slot the first counts, so the second is `Carried` and in no slot.
+    """
+    if first:
+        problem = filled_before(first)
+        return Fact(
+            seq, recorded_at, Slot.elsewhere(subject), Carried(type="", raw=raw, problem=problem)
+        )
     try:
         slot, kinds = read(subject)
     except BadSlot as bad:
@@ -84,6 +94,15 @@ def fact_of(seq: int, recorded_at: datetime, subject: str, raw: bytes) -> Fact:
         problem = f"a {type(event).__name__} cannot be in {subject}"
         return Fact(seq, recorded_at, slot, Carried(type="", raw=raw, problem=problem))
     return Fact(seq, recorded_at, slot, event, raw if type(event) in _SIGNED_ABOUT else b"")
+
+
+#: The beginning of what `filled_before` says.
+FILLED_BEFORE: Final = "its slot was filled before it, by fact"
+
+
+def filled_before(first: int) -> str:
+    """Why a fact in a slot that an earlier one has filled does not count."""
+    return f"{FILLED_BEFORE} {first}"
 
 
 def encode(event: Event | Carried) -> bytes:

@@ -115,13 +115,12 @@ class DecisionDeliveries:
         decided = f"{ROOT}.{thread.workspace}.{thread.thread}.call.*.decided"
         async with aclosing(self._ledger.watch(known.told + 1, decided)) as facts:
             async for fact in facts:
-                if not await self._told(instance, fact):
+                ref = fact.slot.call_ref
+                if ref is not None and not await self._told(instance, ref.call, fact):
                     return
 
-    async def _told(self, instance: str, fact: Fact) -> bool:
+    async def _told(self, instance: str, request: str, fact: Fact) -> bool:
         """Tell of one decision until the receiver takes it; False if there is no receiver more."""
-        assert fact.slot.call_ref is not None
-        request = fact.slot.call_ref.call
         for pause_s in _PAUSES.pauses():
             known = self._file.read().instances[instance]
             if known.delivery is None:

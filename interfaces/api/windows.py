@@ -72,4 +72,4 @@ async def _read(
 
 
 def _fact(raw: RawMessage) -> Fact:
-    return fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
+    return fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data, raw.first)

@@ -55,6 +55,7 @@ from ayes.ledger.nats.group_commit import AMONG, IN_PROCESS, GroupCommit
 from ayes.ledger.nats.key_value import REPLACES, KeyValue
 from ayes.ledger.nats.ordered_consumer import Start, follow, meta
 from ayes.ledger.nats.protocol import NatsMessage, subscription_number
+from ayes.ledger.nats.refilled import Refilled
 from ayes.ledger.nats.removed import Removed, in_their_places
 from ayes.ledger.patience import while_away
 from ayes.schemas.codec import Fact, fact_of
@@ -131,6 +132,7 @@ class JetStream:
         self._is_packed: tuple[int, bool] | None = None
         #: By thread, what is known to be in its packs; by nothing, it has none.
         self._packed: dict[str, packs.PackedNames] = {}
+        self._refilled = Refilled(self)
         #: By wildcard over stops: when they were counted, and their subjects then.
         self._counted: dict[str, tuple[float, frozenset[str]]] = {}
         #: Creates the durables of this process again, if it has an administrator's login.
@@ -263,7 +265,7 @@ class JetStream:
         before = self._reconnects
         if self._is_packed is None or self._is_packed[0] != before:
             stream = await (while_away(self._ledger) if patiently else self._ledger())
-            self._is_packed = before, streams.is_packed(stream)
+            self._is_packed, self._refilled = (before, streams.is_packed(stream)), Refilled(self)
         return self._is_packed[1]
 
     @property
@@ -303,7 +305,10 @@ class JetStream:
     async def latest(self, subjects: str) -> Fact | None:
         message = await self._newest(subscriptions.LEDGER, subjects)
         # What stayed in the stream may be older than what left it.
-        is_one = message is not None and "*" not in subjects and ">" not in subjects
+        # So may the first of two in one slot.
+        is_one = False
+        if message is not None and "*" not in subjects and ">" not in subjects:
+            is_one = not (await self._noted([message]))[0].first
         if not is_one and await self._lets_go():
             message = await self._newest_packed(subjects, message)
         if message is None:
@@ -557,13 +562,32 @@ class JetStream:
                 last = page[-1].seq
                 is_dense = is_whole and last - following == len(page) - 1
                 following = last + 1
+                noted = await self._noted(page, patiently=patiently)
                 if is_dense or not (removed.packs and await self._lets_go(patiently=patiently)):
                     removed.skip(last)
-                    yield page
+                    yield noted
                 else:
-                    yield in_their_places(page, await removed.up_to(last))
+                    yield in_their_places(noted, await removed.up_to(last))
         if following <= end and (rest := await removed.up_to(end)):
             yield rest
+
+    async def _noted(
+        self, page: list[log.RawMessage], *, patiently: bool = False
+    ) -> list[log.RawMessage]:
+        """Messages of the stream, each that fills a slot again with the number of the first.
+
+        Args:
+            patiently: wait for a broker that is away.
+        """
+        if not await self._lets_go(patiently=patiently):
+            return page
+        noted = functools.partial(self._refilled.noted, page)
+        return await (while_away(noted) if patiently else noted())
+
+    @property
+    def every_pack(self) -> tuple[str, ...]:
+        """The wildcards over all packs that this login may read."""
+        return self._ours((packs.EVERY,))
 
     async def in_stream(
         self, start: int = 1, subjects: str = _EVERY, stream: str = subscriptions.LEDGER
@@ -598,8 +622,10 @@ class JetStream:
 
     async def at(self, seq: int) -> log.RawMessage | None:
         message = await self._at(seq)
-        if message is not None or not await self._lets_go():
-            return message
+        if message is not None:
+            return (await self._noted([message]))[0]
+        if not await self._lets_go():
+            return None
         async with aclosing(self.in_stream(seq + 1, packs.EVERY)) as pages:
             async for page in pages:
                 every = (one for pack in page for one in packs.unpacked(pack))
@@ -819,7 +845,9 @@ class JetStream:
             is_there = True
             while True:
                 while arrived:
-                    yield _Delivery(self, arrived.popleft())
+                    is_fact = consumer.stream == subscriptions.LEDGER
+                    first = await self._first_before(arrived[0]) if is_fact else 0
+                    yield _Delivery(self, arrived.popleft(), first)
                 something.clear()
                 try:
                     async with asyncio.timeout(SILENCE_S):
@@ -837,6 +865,15 @@ class JetStream:
                 # Deliveries that were not begun go back at once, to be delivered to others.
                 for _, reply, _, _ in arrived:
                     await self.api.tell(reply.decode(), b"-NAK")
+
+    async def _first_before(self, message: NatsMessage) -> int:
+        """The number of the fact that filled the slot of a delivered one before it; 0: none did."""
+        if not await self._lets_go(patiently=True):
+            return 0
+        subject, reply, _, _ = message
+        at = meta(reply.decode())
+        raw = log.RawMessage(at.seq, at.recorded_at, subject_text(subject), b"")
+        return (await self._noted([raw], patiently=True))[0].first
 
     async def _declared(self, durable: subscriptions.Durable, *, was_there: bool) -> bool:
         """Whether a durable exists. If an administrator deleted it, it is created again, by this
@@ -1115,14 +1152,15 @@ _PASSING: Final = PASSING | {0, IN_PROCESS, 10201, 10077, 10071}
 
 
 class _Delivery:
-    def __init__(self, jetstream: JetStream, message: NatsMessage) -> None:
+    def __init__(self, jetstream: JetStream, message: NatsMessage, first: int = 0) -> None:
         subject, reply, data, _ = message
         self._requests = jetstream.api
         self._reply = reply.decode()
         at = meta(self._reply)
         self.tries = at.tries
         self.number = at.seq
-        self.handed = _handed(log.RawMessage(at.seq, at.recorded_at, subject_text(subject), data))
+        raw = log.RawMessage(at.seq, at.recorded_at, subject_text(subject), data, first=first)
+        self.handed = _handed(raw)
         if isinstance(self.handed, Fact):
             jetstream._advance(at.seq)  # noqa: SLF001 - one object in two parts
 
@@ -1197,7 +1235,7 @@ def _not_parked(raw: log.RawMessage, why: str) -> log.Parked:
 
 
 def _fact(raw: log.RawMessage) -> Fact:
-    return fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data)
+    return fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data, raw.first)
 
 
 class _DirectGet:

@@ -22,7 +22,7 @@ from ayes.ledger.lifecycle import EVENTS_BY_PLACE
 from ayes.ledger.log import RawMessage
 from ayes.ledger.validity import call_of, voids
 from ayes.schemas import events as e
-from ayes.schemas.codec import Fact, decode, fact_of
+from ayes.schemas.codec import Fact, decode, fact_of, filled_before
 from ayes.schemas.digest import call_digest
 from ayes.schemas.errors import BadFact
 from ayes.schemas.ids import is_token
@@ -95,6 +95,10 @@ class Judge:
         asked: set[str] = set()
         stories, odd = self._stories, self.odd
         for raw in batch:
+            if raw.first:
+                others[len(found)] = Judgement(counts=False, void=filled_before(raw.first))
+                found.append(None)
+                continue
             subject = raw.subject
             parts = subject.split(".", 5)
             if len(parts) < 6 or parts[3] != "call" or parts[2] == STOP:
@@ -147,7 +151,7 @@ class Judge:
             known[_key(raw.subject)].append(raw)
         mine: defaultdict[str, list[int]] = defaultdict(list)
         for index, raw in enumerate(batch):
-            if (key := _key(raw.subject)) in wanted:
+            if (key := _key(raw.subject)) in wanted and not raw.first:
                 mine[key].append(index)
         for key in asked:
             raws = [*known[key], *(batch[index] for index in mine[key])]

@@ -26,6 +26,7 @@ import re
 from importlib import resources
 from typing import Any, Final
 
+from ayes.schemas.codec import FILLED_BEFORE
 from ayes.schemas.slots import FILLED_BY, ORGANISATION, ROOT
 
 #: A lake of another version is refused; a new one has all of the log.
@@ -185,6 +186,7 @@ READ: Final = f"""
     FROM (
         SELECT *,
             CASE WHEN regexp_full_match(subject, '{_slots()}')
+                    AND NOT regexp_full_match(coalesce(void, ''), '{FILLED_BEFORE} [0-9]+')
                 THEN string_split(subject, '.') END AS s,
             try(json_transform(decode(payload), '{_shape()}')) AS fields
         FROM fresh

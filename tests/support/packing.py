@@ -1,4 +1,6 @@
-"""Packs the threads of a log, as a packer would."""
+"""Packs the threads of a log, as a packer would, and fills again what they left."""
+
+from msgspec.structs import replace
 
 from ayes.ledger import packs
 from ayes.ledger.clients.services import Ledger
@@ -7,8 +9,10 @@ from ayes.ledger.log import EventLog, RawMessage, Recorded
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.streams import PACKED_LEVEL
 from ayes.ledger.subscriptions import LEDGER
+from ayes.schemas import events as e
 from ayes.schemas.codec import encode
-from ayes.schemas.slots import ROOT, ThreadRef, stops
+from ayes.schemas.ids import new_id
+from ayes.schemas.slots import ROOT, Slot, ThreadRef, stops
 
 
 async def let_remove(port: EventLog) -> None:
@@ -42,3 +46,22 @@ async def in_stream(port: EventLog) -> list[RawMessage]:
         return [one async for page in port.in_stream() for one in page]
     assert isinstance(port, Memory)
     return [port._raw[place] for place in port._places(f"{ROOT}.>")]
+
+
+async def removed(ledger: Ledger, *threads: ThreadRef) -> None:
+    """Pack what may be packed of these threads, and remove it."""
+    for thread in threads:
+        for number in range(1, await pack(ledger, thread) + 1):
+            await ledger.log.remove(thread, number)
+
+
+async def refill(port: EventLog, slot: Slot, event: e.Event) -> int:
+    """Fill a slot past the condition of appends; returns the number of the fact."""
+    raw = encode(replace(event, id=new_id()))
+    if isinstance(port, JetStream):
+        ack = await port.api.publish(slot.subject, raw)
+        assert ack.error is None, ack.error
+        return ack.seq
+    assert isinstance(port, Memory)
+    assert slot.subject not in {one.subject for one in await in_stream(port)}
+    return await port._record(slot.subject, raw)
