@@ -12,6 +12,7 @@ from pathlib import Path
 from console_client import site
 from pages import blocks
 from paths import ROOT
+from program import killed_at_the_end
 
 from ayes.interfaces.console.application import api
 from ayes.interfaces.console.serving import serving
@@ -70,7 +71,8 @@ async def test_the_page_works(tmp_path):
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.STDOUT,
         )
-        async with asyncio.timeout(60):
+        # A dozen programs, one after the other. The bound is for one that hangs.
+        async with killed_at_the_end(process), asyncio.timeout(240):
             said, _ = await process.communicate()
         assert process.returncode == 0, said.decode()
         call = await shop.service.known_call(CallRef.parse("shop/order-17/refund-7"))
