@@ -29,7 +29,7 @@ LOOKED_FOR: Final = timedelta(minutes=1)
 _MOST_NAMES: Final = 256
 
 
-class Stream(Protocol):
+class LedgerStream(Protocol):
     """The part of `JetStream` that this needs."""
 
     @property
@@ -49,7 +49,7 @@ class Stream(Protocol):
 class Refilled:
     """What is known of the packs of a log, to find such facts."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: LedgerStream) -> None:
         self._stream = stream
         #: By how the subjects of a thread begin: the number of its newest pack.
         self._newest: dict[str, int] = {}
