@@ -61,8 +61,8 @@ class RawMessage(Struct, frozen=True, gc=False):
     data: bytes
     #: What `recorded_at` leaves out: the nanoseconds since its microsecond.
     nanoseconds: int = 0
-    #: The number of the fact that filled its slot before it, and has left the stream since; 0: none
-    #: did. Whoever reads the log from one number to the next finds it here, and nobody else.
+    #: If this fact fills a slot for the second time: the number of the first one, which has left
+    #: the stream; else 0. Only reads from one number to the next, and deliveries, set it.
     first: int = 0
 
     @property

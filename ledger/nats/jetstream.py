@@ -304,8 +304,8 @@ class JetStream:
 
     async def latest(self, subjects: str) -> Fact | None:
         message = await self._newest(subscriptions.LEDGER, subjects)
-        # What stayed in the stream may be older than what left it.
-        # So may the first of two in one slot.
+        # On a wildcard, a fact that has left the stream may be newer than this one; and in a slot
+        # that was filled twice, the first fact counts, which is in a pack.
         is_one = False
         if message is not None and "*" not in subjects and ">" not in subjects:
             is_one = not (await self._noted([message]))[0].first

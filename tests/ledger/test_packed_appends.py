@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from cluster import SIZES, sized
-from packing import in_stream, let_remove, pack
+from packing import in_stream, let_remove, removed
 from stories import CALL, REF, WISH, life
 
 from ayes.ledger import packs
@@ -50,12 +50,6 @@ async def stranger(
         yield another
 
 
-async def removed(ledger: Ledger, thread: ThreadRef = REF) -> None:
-    """Pack what may be packed, and remove it."""
-    for number in range(1, await pack(ledger, thread) + 1):
-        await ledger.log.remove(thread, number)
-
-
 async def as_recorded(ledger: Ledger) -> dict[Slot, int]:
     return {fact.slot: fact.seq for fact in await ledger.read(REF)}
 
@@ -65,7 +59,7 @@ async def test_a_used_name_stays_refused(told: Ledger, stranger: Ledger):
     that a fact was recorded before it was packed.
     """
     known = {fact.slot: fact for fact in await told.read(REF)}
-    await removed(told)
+    await removed(told, REF)
     for ledger in (told, stranger):
         for slot, event in TOLD:
             answer = await ledger.append(slot, event)
@@ -79,7 +73,7 @@ async def test_a_used_name_stays_refused(told: Ledger, stranger: Ledger):
 async def test_a_new_name_is_free_in_a_thread_with_packs(told: Ledger, stranger: Ledger):
     """So is a new slot of a packed call; what is not packed is as ever."""
     for number, ledger in enumerate((told, stranger), 2):
-        await removed(told)
+        await removed(told, REF)
         for slot, event in (
             (CALL.late(number), e.ToolReturned(output="late")),
             (REF.said(f"m{number}"), AGAIN),
@@ -96,7 +90,7 @@ async def test_a_new_name_is_free_in_a_thread_with_packs(told: Ledger, stranger:
 @pytest.mark.parametrize("others", [0, 30], ids=["alone", "in a batch"])
 async def test_a_used_name_is_refused_among_others(told: Ledger, stranger: Ledger, others: int):
     """Many appends at once have an answer each, whether their writer knows the packs or not."""
-    await removed(told)
+    await removed(told, REF)
     for ledger, name in ((told, "told"), (stranger, "stranger")):
         fresh = [REF.said(f"{name}{number}") for number in range(others)]
         beside = [ThreadRef(REF.workspace, name).said(f"m{number}") for number in range(others)]
@@ -116,7 +110,7 @@ async def test_what_is_packed_and_removed_while_it_is_written_is_refused(
     """Whatever the writer saw before: the broker compares."""
     slots = [SAID[0], CALL.requested, CALL.decided]
     if knows:
-        await removed(told)
+        await removed(told, REF)
         assert isinstance(await stranger.append(SAID[0], AGAIN), SlotTaken)
         await told.append(REF.said("m2"), AGAIN)
         for slot, event in life(REF.call("c2"), WISH, "denied"):
@@ -130,7 +124,7 @@ async def test_what_is_packed_and_removed_while_it_is_written_is_refused(
     async def then(*args: Any) -> Any:
         if not is_packed:
             is_packed.append(True)
-            await removed(told)
+            await removed(told, REF)
         return await publish(*args)
 
     monkeypatch.setattr(log._commits, "publish", then)
@@ -149,9 +143,9 @@ async def test_what_is_packed_and_removed_while_it_is_written_is_refused(
 async def test_who_knows_the_last_pack_needs_one_request(told: Ledger, monkeypatch):
     """And who does not, learns it from the newest pack alone, however many there are."""
     for number in range(3):
-        await removed(told)
+        await removed(told, REF)
         await told.append(REF.said(f"n{number}"), AGAIN)
-    await removed(told)
+    await removed(told, REF)
     assert isinstance(told.log, JetStream)
     asked = list[str]()
     api, publish = told.log.api, told.log._commits.publish
@@ -207,7 +201,7 @@ async def test_who_connects_again_looks_whether_facts_may_have_left(
     await stranger.append(*SAID)
     await let_remove(port)
     await ledger.append(*SAID)
-    await removed(ledger)
+    await removed(ledger, REF)
     assert isinstance(stranger.log, JetStream)
     await stranger.log.connection.client.force_reconnect()
     assert isinstance(await stranger.append(SAID[0], AGAIN), SlotTaken)
@@ -216,7 +210,7 @@ async def test_who_connects_again_looks_whether_facts_may_have_left(
 
 async def test_a_start_in_a_slot_that_left_the_stream_is_believed_by_nobody(told: Ledger):
     """It has another condition. So it may be recorded, and is not the first there (I1)."""
-    await removed(told)
+    await removed(told, REF)
     claim = CALL.claim(1)
     first = (await as_recorded(told))[claim]
     started = told.with_envelope(e.ToolStarted(digest="d", idempotency_key="k"))
@@ -230,9 +224,9 @@ async def test_a_start_in_a_slot_that_left_the_stream_is_believed_by_nobody(told
 @pytest.mark.log("jetstream")
 async def test_a_newest_pack_that_is_missing_is_damage(told: Ledger, monkeypatch):
     """Nobody goes by the one before it."""
-    await removed(told)
+    await removed(told, REF)
     await told.append(REF.said("m2"), AGAIN)
-    await removed(told)
+    await removed(told, REF)
     log = told.log
     assert isinstance(log, JetStream)
     log._packed.clear()
@@ -295,7 +289,7 @@ async def test_programs_that_write_into_one_thread_at_once(size, tmp_path, monke
             answers = await asyncio.gather(*appends)
             assert [type(one) for one in answers].count(Recorded) == len(names)
             assert [type(one) for one in answers].count(SlotTaken) == 3 * len(names)
-            await removed(each[turn % 4])
+            await removed(each[turn % 4], REF)
         facts = await each[0].read(REF)
         assert len({fact.slot for fact in facts}) == len(facts) == 5 * len(names) + len(alone)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from cluster import SIZES, sized
-from packing import in_stream, let_remove, pack
+from packing import in_stream, let_remove, pack, removed
 from stories import CALL, REF, WISH, life
 from until import until
 
@@ -28,6 +28,7 @@ pytestmark = pytest.mark.log("memory", "jetstream")
 
 OTHER = ThreadRef(REF.workspace, "other")
 ELSEWHERE = ThreadRef("elsewhere", REF.thread)
+THREADS = (REF, OTHER, ELSEWHERE)
 AGAIN = e.Said(role="user", text="again")
 STOP = StopRef("third", "ana", "s1")
 
@@ -66,12 +67,6 @@ async def packable(port: EventLog, ledger: Ledger) -> Ledger:
     await let_remove(port)
     await told(ledger)
     return ledger
-
-
-async def removed(ledger: Ledger, *threads: ThreadRef) -> None:
-    for thread in threads or (REF, OTHER, ELSEWHERE):
-        for number in range(1, await pack(ledger, thread) + 1):
-            await ledger.log.remove(thread, number)
 
 
 async def whole(pages: AsyncGenerator[list[RawMessage]]) -> list[RawMessage]:
@@ -114,10 +109,10 @@ async def test_a_log_is_read_from_one_number_to_the_next_as_before(packable: Led
     since: list[int | datetime] = [1, 2, last // 2, last, last + 1, middle.recorded_at]
     before, identity = await reading(log, since), await log.identity()
     assert identity == identity_of((await in_stream(log))[0])
-    for thread in (REF, OTHER, ELSEWHERE):
+    for thread in THREADS:
         await pack(packable, thread)
     assert await reading(log, since) == before
-    await removed(packable)
+    await removed(packable, *THREADS)
     assert await reading(log, since) == before
     assert await log.identity() == identity
     assert len(await in_stream(log)) < last
@@ -132,7 +127,7 @@ async def test_who_follows_gets_what_left_before_it_was_delivered(packable: Ledg
     """
     log = packable.log
     before = await whole(log.raw(1, subjects, until_end=True))
-    await removed(packable)
+    await removed(packable, *THREADS)
     found = list[RawMessage]()
 
     def is_asked_pack(one: RawMessage) -> bool:
@@ -153,7 +148,7 @@ async def test_who_follows_gets_what_left_before_it_was_delivered(packable: Ledg
             (ELSEWHERE.said("m2"), AGAIN),
         ):
             await packable.append(slot, event)
-        await removed(packable)
+        await removed(packable, *THREADS)
         more = (STOP.ended, e.StopEnded()), (REF.said("m3"), AGAIN), (OTHER.said("m3"), AGAIN)
         for slot, event in (*more, *life(OTHER.call("c3"), WISH, "denied")):
             await packable.append(slot, event)
@@ -177,7 +172,7 @@ async def test_who_follows_gets_what_left_before_it_was_delivered(packable: Ledg
                             (OTHER.said("m4"), AGAIN), *life(OTHER.call("c4"), WISH, "denied"),
                             (ELSEWHERE.opened, OPENED)):  # fmt: skip
             await packable.append(slot, event)
-        await removed(packable)
+        await removed(packable, *THREADS)
         expected = [
             one
             for one in await whole(log.raw(1, subjects, until_end=True))
@@ -205,7 +200,7 @@ async def test_a_replica_answers_as_the_log_does(packable: Ledger):
             before[REF],
             before[CALL],
         ]
-        await removed(packable)
+        await removed(packable, *THREADS)
         await packable.append(STOP.ended, e.StopEnded())
         assert await replica.has(await log.last_seq())
         for ref, facts in before.items():
@@ -225,7 +220,7 @@ async def test_a_replica_answers_as_the_log_does(packable: Ledger):
 async def test_a_number_that_is_in_no_pack_is_missing(packable: Ledger, monkeypatch):
     """It is not passed over by who looks whether a number is missing."""
     log = packable.log
-    await removed(packable)
+    await removed(packable, *THREADS)
     found, unpacked = await whole(log.raw(1, until_end=True)), packs.unpacked
     lost = next(one for one in found if one.subject == CALL.decided.subject)
     monkeypatch.setattr(
@@ -297,7 +292,7 @@ async def test_the_operator_and_the_leader_read_it_whole(size, tmp_path: Path, m
         await let_remove(admin.log)
         await told(admin)
         before = await whole(admin.log.raw(1, until_end=True))
-        await removed(admin)
+        await removed(admin, *THREADS)
         end = await admin.log.last_seq()
         async with Ledger.connect(store.path, role="operator") as operator:
             assert isinstance(operator.log, JetStream)

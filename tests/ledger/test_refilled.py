@@ -214,9 +214,22 @@ async def test_a_log_whose_facts_stay_is_asked_nothing(ledger: Ledger, monkeypat
     assert await log.latest(SAID[0].subject)
 
 
+async def test_what_was_packed_since_the_last_look_is_found(told: Ledger):
+    """The names in a thread's packs are read again once it has a newer pack."""
+    await filled_again(told)
+    assert any(one.first for one in await whole(told.log.raw(1, until_end=True)))
+    slot = REF.said("m2")
+    await told.append(slot, AGAIN)
+    [first] = await told.read(slot)
+    await removed(told, REF)
+    second = await refill(told.log, slot, AGAIN)
+    found = {one.seq: one.first for one in await whole(told.log.raw(1, until_end=True))}
+    assert found[second] == first.seq
+
+
 @pytest.mark.log("jetstream")
 async def test_who_follows_waits_for_a_broker_that_is_away(told: Ledger, monkeypatch):
-    """Whoever reads to the end is told."""
+    """A reader that stops at the end of the log gets the error."""
     again = await filled_again(told)
     log = told.log
     assert isinstance(log, JetStream)

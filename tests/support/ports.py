@@ -1,7 +1,8 @@
-"""Ports for programs that are started at an address which is known before, or again at the same.
+"""Ports for programs whose address is known before they start, or that start again at it.
 
-They are below those that the kernel gives to whoever connects. Such a port may be taken while its
-program is not there, also by a client that tries it again and again: it then reaches itself.
+The kernel gives each connection a port of its own from a range. A port of that range may be taken
+while its program is not running, even by a client that tries to connect to it again and again. The
+ports here are below that range.
 """
 
 import random

@@ -314,7 +314,7 @@ async def test_who_checks_the_log_is_told(settled: Ledger):
 
 
 async def test_a_receiver_is_told_once_that_a_request_is_decided(settled: Ledger, tmp_path: Path):
-    """And of later decisions, also behind what is no call's."""
+    """And again when another request is decided, whatever else was recorded in between."""
     file, now = InstancesFile(tmp_path / "instances.json"), clock.now()
     receiver = Receiver("webhook", "https://x.example", "r", "whsec_" + "A" * 43 + "=")
     bot = Instance("i", "bot", "rita", "", "", now, now + timedelta(days=1), 0, receiver)
