@@ -6,7 +6,8 @@ request; from then on the log brings its new facts. Facts never change, and of t
 first counts, so the two only need to be merged.
 
 * A worker that received fact N, or has just recorded it, waits until the replica has caught up with
-  it (`as_of`). Then the replica has that fact, all earlier ones, and perhaps later ones.
+  it (`as_of`). Then the replica has that fact, all earlier ones, and perhaps later ones: the log
+  up to some fact, and nothing behind it.
 * It may be behind the broker. So it cannot answer what happened since: whether the owner of a claim
   is alive, which writer was first, which entry a write replaces. `consumers/worker.py` says when it
   is used.
@@ -165,9 +166,11 @@ class ReadReplica:
             part.whole = False
             self._bytes -= part.forget()
         elif any(raw.seq == last.seq for raw in there):
-            # Otherwise the broker's replica that answered is behind this one.
+            # Otherwise the broker's replica that answered is behind this one. What is ahead of the
+            # other parts comes by following: a start without the stop before it would count.
             own = (raw for raw in there if _beginning(raw.subject) == part.name)
-            self._bytes += sum(map(part.add, own))
+            end = (self._last or last).seq
+            self._bytes += sum(part.add(raw) for raw in own if raw.seq <= end)
             part.whole = True
             self._evict()
 
