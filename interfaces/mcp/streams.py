@@ -131,6 +131,8 @@ async def _end(process: asyncio.subprocess.Process, tasks: list[asyncio.Task[Non
     for task in tasks:
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
+    # Unless another program holds it open, or there was no time. `Process` has no `close`.
+    process._transport.close()  # type: ignore[attr-defined]  # noqa: SLF001
 
 
 def _signal(process: asyncio.subprocess.Process, sent: signal.Signals) -> None:

@@ -4,7 +4,9 @@ import asyncio
 import base64
 import hashlib
 import json
+import os
 import shlex
+import signal
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
@@ -804,6 +806,22 @@ async def test_a_tool_that_is_not_valid_is_left_out_alone(
         refused = text(await agent.call_tool("strange", {}))
         assert "a.example/b, which is not one of the drafts" in refused
     assert len(await world.calls()) == 2
+
+
+async def test_an_output_that_another_program_holds_open_is_closed_at_the_end(tmp_path: Path):
+    """What a server has started outside of its process group may outlive it."""
+    left, before = tmp_path / "pid", open_files()
+    script = 'setsid sleep 600 & echo $! > "$0"; exec cat'
+    try:
+        async with streams_module.program(["/bin/sh", "-c", script, str(left)], {}, None):
+            await until(lambda: left.exists() and left.read_text().endswith("\n"))
+        await until(lambda: open_files() == before)
+    finally:
+        os.kill(int(left.read_text()), signal.SIGKILL)
+
+
+def open_files() -> int:
+    return len([*Path("/dev/fd").iterdir()])
 
 
 async def test_a_message_without_end_takes_nothing_from_others(port: EventLog, tmp_path: Path):
