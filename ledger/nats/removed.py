@@ -56,7 +56,7 @@ class Removed:
 
     async def up_to(self, last: int) -> list[RawMessage]:
         """Those after the last ones that were asked for, up to this number, in all packs that are
-        recorded by now. Some of them may still be in the stream.
+        recorded by now. Some of them may still be in the stream. If it fails, ask again.
 
         Raises:
             LogDamaged: a pack cannot be read.
@@ -70,9 +70,10 @@ class Removed:
                         if numbers := [one.seq for one in self._wanted(pack)]:
                             heapq.heappush(self._later, (numbers[0], pack.seq))
         while self._later and self._later[0][0] <= last:
-            _, number = heapq.heappop(self._later)
+            number = self._later[0][1]
             if (found := await self._at(number)) is None:
                 raise LogDamaged(f"fact {number:,}, a pack, cannot be read any more")
+            heapq.heappop(self._later)
             self._facts |= {one.seq: one for one in self._wanted(found)}
         each = [self._facts[seq] for seq in sorted(self._facts) if seq <= last]
         self.skip(last)

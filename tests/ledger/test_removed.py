@@ -11,7 +11,7 @@ from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.removed import Removed, in_their_places
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
-from ayes.schemas.errors import LogDamaged
+from ayes.schemas.errors import BrokerAway, LogDamaged
 from ayes.schemas.slots import ThreadRef, matches
 
 THREADS = [ThreadRef("shop", "t1"), ThreadRef("shop", "t2"), ThreadRef("bank", "t1")]
@@ -113,3 +113,21 @@ async def test_a_pack_that_is_gone_is_damage():
     removed = Removed(world.in_stream, nothing, ("ledger.>",), 1)
     with pytest.raises(LogDamaged, match="a pack, cannot be read any more"):
         await removed.up_to(len(world.every))
+
+
+async def test_nothing_is_left_out_after_a_pack_could_not_be_read():
+    """Whoever asks again is given what was in it too."""
+    world = World(random.Random(7), 60)
+    world.last = len(world.every)
+    answers = iter([False, True, False])
+
+    async def at(seq: int) -> RawMessage | None:
+        if not next(answers, True):
+            raise BrokerAway("nobody is there")
+        return await world.at(seq)
+
+    removed = Removed(world.in_stream, at, ("ledger.>",), 1)
+    for _ in range(2):
+        with pytest.raises(BrokerAway):
+            await removed.up_to(len(world.every))
+    assert {one.seq for one in await removed.up_to(len(world.every))} >= world.gone
