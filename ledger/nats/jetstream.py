@@ -264,7 +264,7 @@ class JetStream:
         """
         before = self._reconnects
         if self._is_packed is None or self._is_packed[0] != before:
-            stream = await (while_away(self._ledger) if patiently else self._ledger())
+            stream = await _waiting(self._ledger, patiently=patiently)
             self._is_packed, self._refilled = (before, streams.is_packed(stream)), Refilled(self)
         return self._is_packed[1]
 
@@ -550,13 +550,16 @@ class JetStream:
         """Pages of the log on some subjects, or all, with what has left the stream in its place.
 
         Of the whole log each number is there, so packs are read only where one is missing.
+
+        Args:
+            patiently: wait for a broker that is away, while it is asked for something else.
         """
         subjects = subjects or (_EVERY,)
         is_whole = _EVERY in subjects
         removed = Removed(self.in_stream, self._at, subjects, start)
         following = start if isinstance(start, int) else 0
         is_dense = is_whole or not removed.packs or not await self._lets_go(patiently=patiently)
-        end = 0 if is_dense else await self.last_seq()
+        end = 0 if is_dense else await _waiting(self.last_seq, patiently=patiently)
         async with aclosing(pages) as each:
             async for page in each:
                 last = page[-1].seq
@@ -567,9 +570,12 @@ class JetStream:
                     removed.skip(last)
                     yield noted
                 else:
-                    yield in_their_places(noted, await removed.up_to(last))
-        if following <= end and (rest := await removed.up_to(end)):
-            yield rest
+                    found = functools.partial(removed.up_to, last)
+                    yield in_their_places(noted, await _waiting(found, patiently=patiently))
+        if following <= end:
+            found = functools.partial(removed.up_to, end)
+            if rest := await _waiting(found, patiently=patiently):
+                yield rest
 
     async def _noted(
         self, page: list[log.RawMessage], *, patiently: bool = False
@@ -582,7 +588,7 @@ class JetStream:
         if not await self._lets_go(patiently=patiently):
             return page
         noted = functools.partial(self._refilled.noted, page)
-        return await (while_away(noted) if patiently else noted())
+        return await _waiting(noted, patiently=patiently)
 
     @property
     def every_pack(self) -> tuple[str, ...]:
@@ -775,11 +781,15 @@ class JetStream:
             return
         # First what is there, also if nothing of it is in the stream any more. From then on packs
         # are followed as well: what left the stream before it was delivered is in one of them.
-        end = await self.last_seq()
-        async with aclosing(self._in_order(subjects, start, until_end=True)) as batches:
-            async for batch in batches:
-                end = max(end, batch[-1].seq)
-                yield batch
+        position, end = start, 0
+        while True:
+            end = max(end, await while_away(self.last_seq))
+            with suppress(BrokerAway):  # which is waited for above
+                async with aclosing(self._in_order(subjects, position, until_end=True)) as batches:
+                    async for batch in batches:
+                        end, position = max(end, batch[-1].seq), batch[-1].seq + 1
+                        yield batch
+                break
         among = self._ours(packs.followed_with(own))
         found = self.messages(subscriptions.LEDGER, among, end + 1, until_end=False)
         async with aclosing(self._as_before(found, end + 1, *own, patiently=True)) as batches:
@@ -1110,6 +1120,11 @@ def _headers(slot: Slot, after: int | None, packed: packs.PackedNames | None) ->
     if packed is None:
         return _COVERED
     return _COVERED | {REPLACES: "0", AMONG: f"{_thread(slot)}.{PACKED}.{packed.number + 1}"}
+
+
+async def _waiting[T](ask: Callable[[], Awaitable[T]], *, patiently: bool) -> T:
+    """An answer; if `patiently`, wait for a broker that is away."""
+    return await (while_away(ask) if patiently else ask())
 
 
 async def _paused(pause_s: float) -> float:

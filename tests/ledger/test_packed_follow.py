@@ -24,7 +24,7 @@ from ayes.schemas.codec import encode
 from ayes.schemas.errors import BrokerAway, LogDamaged
 from ayes.schemas.slots import StopRef, ThreadRef, matches
 
-pytestmark = pytest.mark.log("memory", "jetstream")
+pytestmark = pytest.mark.log("memory", "jetstream", "stream")
 
 OTHER = ThreadRef(REF.workspace, "other")
 ELSEWHERE = ThreadRef("elsewhere", REF.thread)
@@ -280,6 +280,62 @@ async def test_who_follows_or_writes_waits_for_a_broker_that_is_away(ledger: Led
     log._is_packed = None
     with pytest.raises(BrokerAway):
         await log.read(REF.subjects)
+
+
+async def followed(log: EventLog, subjects: tuple[str, ...], size: int) -> list[RawMessage]:
+    """So many messages, from the first on, of a follower that would go on."""
+    found = list[RawMessage]()
+    async with aclosing(log.raw(1, subjects, until_end=False)) as batches:
+        while len(found) < size:
+            found += await anext(batches)
+    return found
+
+
+@pytest.mark.log("jetstream")
+@pytest.mark.parametrize("subjects", [(), (f"ledger.{REF.workspace}.>",)], ids=str)
+@pytest.mark.parametrize("question", ["last_seq", "in_stream", "_at"])
+async def test_who_follows_waits_for_a_broker_that_is_away_when_packs_are_read(
+    packable: Ledger, monkeypatch, question: str, subjects: tuple[str, ...]
+):
+    """Whatever it asks for: the end of the log, packs, or what is in one of them."""
+    log = packable.log
+    await removed(packable, *THREADS)
+    expected = await whole(log.raw(1, subjects, until_end=True))
+    answer, asked = getattr(log, question), list[str]()
+
+    def away(*where: Any, **which: Any) -> Any:
+        asked.append(question)
+        if len(asked) < 3:
+            raise BrokerAway("nobody is there")
+        return answer(*where, **which)
+
+    monkeypatch.setattr(log, question, away)
+    assert await followed(log, subjects, len(expected)) == expected
+
+
+@pytest.mark.log("jetstream")
+async def test_who_follows_begins_again_behind_what_it_has(packable: Ledger, monkeypatch):
+    """When the broker is away while it reads what is there, before it follows what is new."""
+    log, subjects = packable.log, (f"ledger.{REF.workspace}.>",)
+    assert isinstance(log, JetStream)
+    await removed(packable, *THREADS)
+    expected = await whole(log.raw(1, subjects, until_end=True))
+    messages, begun = log.messages, list[int]()
+
+    async def cut(
+        stream: str, some: tuple[str, ...], start: int, *, until_end: bool
+    ) -> AsyncGenerator[list[RawMessage]]:
+        begun.append(start)
+        async with aclosing(messages(stream, some, start, until_end=until_end)) as pages:
+            async for page in pages:
+                if len(begun) < 4:
+                    yield page[:1]
+                    raise BrokerAway("nobody is there")
+                yield page
+
+    monkeypatch.setattr(log, "messages", cut)
+    assert await followed(log, subjects, len(expected)) == expected
+    assert begun[:3] == sorted({*begun[:3]})
 
 
 @pytest.mark.parametrize("size", SIZES)
