@@ -476,7 +476,18 @@ class JetStream:
         """As `_few`, as if nothing had been packed."""
         inside = await self._packs_for(stream, subjects)
         found = await self._few(stream, (*subjects, *inside))
-        return packs.as_before(found, subjects) if inside and found else found
+        if not (inside and found):
+            return found
+        if before := packs.as_before(found, subjects):
+            return before
+        # There are packs. That there is nothing else is for the leader to say: packs come last, as
+        # what is in them may have left the stream meanwhile.
+        known = {raw.subject for raw in found}
+        found += await self.read_from_leader(stream, *subjects)
+        counted = [one for wildcard in inside for one in await self.counted(stream, wildcard)]
+        found += await self._each_from_leader(stream, {*counted} - known)
+        self._advance(max(one.seq for one in found))
+        return packs.as_before(found, subjects)
 
     async def _packs_for(self, stream: str, subjects: tuple[str, ...]) -> tuple[str, ...]:
         """As `packs.packs_for`, of a log whose facts may leave its stream."""

@@ -4,7 +4,7 @@ import random
 from typing import Any
 
 import pytest
-from packing import in_stream, let_remove, pack
+from packing import in_stream, let_remove, pack, removed
 from stories import CALL, REF, WISH, life
 
 from ayes.ledger import packs
@@ -17,7 +17,7 @@ from ayes.schemas import events as e
 from ayes.schemas.errors import BadInput, BrokerRefused, LogDamaged
 from ayes.schemas.slots import ThreadRef
 
-pytestmark = pytest.mark.log("memory", "jetstream")
+pytestmark = pytest.mark.log("memory", "jetstream", "stream")
 
 OPEN = REF.call("open")
 SIGNED = e.Voted(verdict="deny", digest="d", signature="webauthn.1.0123456789abcdef.0.a.b.c")
@@ -169,6 +169,32 @@ async def test_what_leaves_the_stream_while_it_is_read_is_found(told: Ledger, mo
     monkeypatch.setattr(port, "_get", behind)
     assert await port.read(REF.subjects) == before
     assert asked[0] == REF.subjects
+
+
+@pytest.mark.log("jetstream")
+async def test_a_replica_that_has_packs_alone_is_not_believed_that_there_is_nothing_else(
+    told: Ledger, monkeypatch
+):
+    """What it lacks is read from the leader, in the stream or in a pack."""
+    port, said = told.log, REF.said("later")
+    assert isinstance(port, JetStream)
+    await removed(told, REF)
+    await told.append(said, e.Said(role="user", text="?"))
+    facts, get = await port.read(said.subject), port._get
+
+    async def behind(stream: str, subjects: tuple[str, ...], **which: Any) -> Any:
+        found, last = await get(stream, subjects, **which)
+        return [one for one in found if one.seq < facts[0].seq], last
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(port, "_get", behind)
+            port._known_seq = 0
+            assert await port.read(said.subject) == facts
+            port._known_seq = 0
+            assert await port.read_few(said.subject)
+            assert await port.read(REF.said("never").subject) == ()
+        await removed(told, REF)
 
 
 async def test_only_what_is_in_a_pack_can_be_removed(told: Ledger):
