@@ -114,7 +114,13 @@ async def follow(
                     if not data and headers.startswith(_CONTROL) and not reply.startswith(_STORED):
                         last = await _answer_control(requests, reply, headers)
                         lost = last is not None and last != expected - 1
-                        if lost:
+                        # A heartbeat: nothing is on its way.
+                        ended = (
+                            stop is not None
+                            and last == expected - 1
+                            and await _is_read(requests, stream, subjects, position, stop)
+                        )
+                        if lost or ended:
                             break
                         continue
                     # As in `meta`, but only the necessary parts: this runs for each fact of a
@@ -226,6 +232,27 @@ async def _last_seq(requests: Api, stream: str, *, patient: bool) -> int:
         return int(by_leader(answer)["state"]["last_seq"])
 
     return await (while_away(ask) if patient else ask())
+
+
+async def _is_read(
+    requests: Api, stream: str, subjects: tuple[str, ...], position: Start, stop: int
+) -> bool:
+    """Whether nothing is left up to a number: what was to be delivered may have been removed from
+    the stream since. False if nobody can say.
+    """
+    if isinstance(position, datetime):
+        return False
+    for one in subjects or (">",):
+        which = {"seq": max(position, 1), "next_by_subj": one}
+        try:
+            found = await requests.call(f"STREAM.MSG.GET.{stream}", which, repeat=True)
+        except (BrokerAway, BrokerRefused) as problem:
+            if getattr(problem, "code", 0) != 404:
+                return False
+        else:
+            if found["message"]["seq"] <= stop:
+                return False
+    return True
 
 
 async def _asked(

@@ -19,6 +19,7 @@ from ayes.ledger.log import EventLog, RawMessage, Recorded, identity_of
 from ayes.ledger.nats import streams
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
+from ayes.ledger.subscriptions import LEDGER
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.errors import BrokerAway, LogDamaged
@@ -336,6 +337,39 @@ async def test_who_follows_begins_again_behind_what_it_has(packable: Ledger, mon
     monkeypatch.setattr(log, "messages", cut)
     assert await followed(log, subjects, len(expected)) == expected
     assert begun[:3] == sorted({*begun[:3]})
+
+
+@pytest.mark.log("jetstream")
+async def test_who_reads_until_the_end_is_done_when_the_rest_is_removed(port: EventLog):
+    """While it reads: nothing more is delivered, and nothing tells it so but the heartbeats."""
+    await let_remove(port)
+    assert isinstance(port, JetStream)
+    large = b"x" * 400_000
+    subjects = [REF.said(f"m{number}").subject for number in range(20)]
+    for one in subjects:
+        assert (await port.api.publish(one, large)).error is None
+    found, sent = list[str](), list[int]()
+
+    async def waits() -> bool:
+        """Unless it is read on, the broker sends some megabytes and waits."""
+        [name] = (await port.api.call(f"CONSUMER.NAMES.{LEDGER}"))["consumers"]
+        described = await port.api.call(f"CONSUMER.INFO.{LEDGER}.{name}")
+        sent.append(described["delivered"]["stream_seq"])
+        return sent[-1] > 0 and len(sent) > 20 and len({*sent[-20:]}) == 1
+
+    async with (
+        asyncio.timeout(60),
+        aclosing(port.messages(LEDGER, (REF.subjects,), 1, until_end=True)) as pages,
+    ):
+        found += [one.subject for one in await anext(pages)]
+        await until(waits)
+        left = subjects[: sent[-1]]
+        assert len(left) < len(subjects)
+        for one in subjects[len(left) :]:
+            await port.api.call(f"STREAM.PURGE.{LEDGER}", {"filter": one})
+        async for page in pages:
+            found += [one.subject for one in page]
+    assert found == left
 
 
 @pytest.mark.parametrize("size", SIZES)
