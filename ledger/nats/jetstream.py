@@ -389,17 +389,22 @@ class JetStream:
                 async for page in pages:
                     yield page
             return
-        last = stream["state"]["last_seq"]
-        async with aclosing(self._as_before(self._numbered(start, last), start)) as pages:
+        async with aclosing(self._as_before(self._numbered(start), start)) as pages:
             async for page in pages:
                 yield page
 
-    async def _numbered(self, start: int, last: int) -> AsyncGenerator[list[log.RawMessage]]:
-        """The messages of these numbers, as the leader alone has them."""
-        for some in batched(range(start, last + 1), _AT_ONCE, strict=False):
-            found = await asyncio.gather(*map(self._at, some))
-            if page := [one for one in found if one is not None]:
-                yield page
+    async def _numbered(self, start: int) -> AsyncGenerator[list[log.RawMessage]]:
+        """The messages from that number to the end, as the leader alone has them, in pages.
+
+        The end is looked up again behind the last one: what left the stream meanwhile is in packs
+        that come after it.
+        """
+        while start <= (last := await self.last_seq()):
+            for some in batched(range(start, last + 1), _AT_ONCE, strict=False):
+                found = await asyncio.gather(*map(self._at, some))
+                if page := [one for one in found if one is not None]:
+                    yield page
+            start = last + 1
 
     async def read_from_leader(self, stream: str, *subjects: str) -> list[log.RawMessage]:
         """Every message that the leader counts on the subjects, read from itself alone, but for

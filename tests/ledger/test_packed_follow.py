@@ -240,6 +240,40 @@ async def test_a_number_that_is_in_no_pack_is_missing(packable: Ledger, monkeypa
 
 
 @pytest.mark.log("jetstream")
+async def test_the_end_is_found_that_leaves_while_a_leader_is_read(packable: Ledger, monkeypatch):
+    """On several replicas each number is read by itself. What was the end when this began is in
+    packs behind it by then.
+    """
+    log = packable.log
+    assert isinstance(log, JetStream)
+    for thread in (REF, OTHER):
+        await packable.append(thread.said("m9"), AGAIN)
+    before = await whole(log.raw(1, until_end=True))
+    described, read, is_first = log._ledger, log._at, asyncio.Lock()
+    has_left = False
+
+    async def of_several() -> dict[str, Any]:
+        stream = await described()
+        stream["config"]["num_replicas"] = 3
+        return stream
+
+    async def after_it_left(seq: int) -> RawMessage | None:
+        nonlocal has_left
+        async with is_first:
+            if not has_left:
+                await removed(packable, *THREADS)
+            has_left = True
+        return await read(seq)
+
+    monkeypatch.setattr(log, "_ledger", of_several)
+    monkeypatch.setattr(log, "_at", after_it_left)
+    found = await whole(log.scan_leader(1))
+    assert found[: len(before)] == before
+    assert [one.seq for one in found] == [*range(1, await log.last_seq() + 1)]
+    assert before[-1] not in await in_stream(log)
+
+
+@pytest.mark.log("jetstream")
 async def test_a_log_whose_facts_stay_is_asked_for_no_packs(ledger: Ledger, monkeypatch):
     """Whoever follows it asks for nothing more than its facts."""
     await told(ledger)
