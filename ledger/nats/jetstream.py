@@ -648,11 +648,12 @@ class JetStream:
             return (await self._noted([message]))[0]
         if not await self._lets_go():
             return None
-        async with aclosing(self.in_stream(seq + 1, packs.EVERY)) as pages:
-            async for page in pages:
-                every = (one for pack in page for one in packs.unpacked(pack))
-                if message := next((one for one in every if one.seq == seq), None):
-                    return message
+        for wildcard in self.every_pack:
+            async with aclosing(self.in_stream(seq + 1, wildcard)) as pages:
+                async for page in pages:
+                    every = (one for pack in page for one in packs.unpacked(pack))
+                    if message := next((one for one in every if one.seq == seq), None):
+                        return message
         return None
 
     async def _at(self, seq: int) -> log.RawMessage | None:

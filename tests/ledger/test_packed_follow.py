@@ -3,11 +3,13 @@
 import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+from brokers import running
 from cluster import SIZES, sized
 from packing import in_stream, let_remove, pack, removed
 from stories import CALL, REF, WISH, life
@@ -17,9 +19,11 @@ from ayes.ledger import packs
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import EventLog, RawMessage, Recorded, identity_of
 from ayes.ledger.nats import streams
+from ayes.ledger.nats.credentials import RegisteredLogin
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
 from ayes.ledger.subscriptions import LEDGER
+from ayes.ops.actions import logins
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.errors import BrokerAway, LogDamaged
@@ -404,6 +408,26 @@ async def test_who_reads_until_the_end_is_done_when_the_rest_is_removed(port: Ev
         async for page in pages:
             found += [one.subject for one in page]
     assert found == left
+
+
+async def test_a_login_of_some_workspaces_finds_what_left_of_theirs(tmp_path: Path, monkeypatch):
+    """By its number; what is of others is nothing to it, in the stream or not."""
+    async with (
+        running(tmp_path / "store") as server,
+        Ledger.connect(server.store.path, role="admin") as admin,
+    ):
+        monkeypatch.setattr(streams, "LEVEL", streams.PACKED_LEVEL)
+        now, file = datetime.now(UTC), tmp_path / "login"
+        new = RegisteredLogin("service", "", now + timedelta(hours=1), now, (REF.workspace,))
+        file.write_bytes(msgspec.json.encode(await logins.add(server.store, "ours", new, "")))
+        await let_remove(admin.log)
+        await told(admin)
+        before = await whole(admin.log.raw(1, until_end=True))
+        await removed(admin, *THREADS)
+        async with JetStream.connect(url=str(file)) as log:
+            for one in before:
+                is_ours = one.subject.split(".")[1] == REF.workspace
+                assert await log.at(one.seq) == (one if is_ours else None)
 
 
 @pytest.mark.parametrize("size", SIZES)
