@@ -4,6 +4,7 @@ Pure. Facts that stand in a pack may leave the stream, and readers put them back
 
     packable    which facts of a thread may be packed, those that belong together at a time
     packs_of    the packs that have them
+    size_of     how many facts are in a pack
     unpacked    the facts of a pack
     merged      the facts of threads as they were before
     PackedNames what is in the packs of a thread, for who fills a slot of it
@@ -177,6 +178,14 @@ def number_of(subject: str) -> int:
     head, _, number = subject.rpartition(f".{PACKED}.")
     is_one = head.count(".") == 2 and "._" not in head
     return int(number) if is_one and number.isascii() and number.isdigit() else 0
+
+
+def size_of(raw: RawMessage) -> int:
+    """How many facts are in a pack; 0 of what is none, or cannot be read."""
+    if not number_of(raw.subject):
+        return 0
+    event = fact_of(raw.seq, raw.recorded_at, raw.subject, raw.data).event
+    return event.size if isinstance(event, e.Packed) else 0
 
 
 def pack_in(raw: RawMessage) -> e.Packed:

@@ -406,6 +406,20 @@ class JetStream:
                     yield page
             start = last + 1
 
+    async def in_packs(self, start: int, last: int) -> int:
+        """How many facts are in the packs from one number to another, as the leader has them. They
+        are counted whether they have left the stream or not.
+        """
+        count = 0
+        while start <= last:
+            pack = await self.leaders_message(
+                subscriptions.LEDGER, seq=start, next_by_subj=packs.EVERY
+            )
+            if pack is None or pack.seq > last:
+                break
+            count, start = count + packs.size_of(pack), pack.seq + 1
+        return count
+
     async def read_from_leader(self, stream: str, *subjects: str) -> list[log.RawMessage]:
         """Every message that the leader counts on the subjects, read from itself alone, but for
         those that are removed meanwhile.

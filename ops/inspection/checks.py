@@ -39,6 +39,7 @@ from ayes.ledger.nats.streams import (
     check_level,
     described,
     info,
+    is_packed,
     kept,
     undeclared,
     uses,
@@ -219,7 +220,8 @@ def _of_log(stream: dict[str, Any] | None) -> Look:
     state, most = stream["state"], stream["config"]["max_bytes"]
     is_empty = not state["messages"]
     return Look(
-        facts=state["messages"],
+        # What is in packs may have left the stream. The witness knows whether any fact is lost.
+        facts=state["last_seq"] if is_packed(stream) else state["messages"],
         last_seq=state["last_seq"],
         last_at=None if is_empty else datetime.fromisoformat(state["last_ts"]),
         head_age_s=None if is_empty else seconds(state["last_ts"], stream["ts"]),

@@ -24,6 +24,7 @@ from ayes.ops.inspection.witness import (
     accepted,
     check_density,
     kept_until,
+    packed_until,
     reading,
     seen_of,
 )
@@ -94,6 +95,9 @@ class _Keeper:
         if seen.kept is None:
             kept = await kept_until(self._log, seen.seq)
             seen = msgspec.structs.replace(seen, kept=kept)
+        if seen.packed is None:
+            packed = await packed_until(self._log, seen, seen.seq)
+            seen = msgspec.structs.replace(seen, packed=packed)
         self._seen = self._begun = seen
         self._saved = self._seen.seq
         self._reported = await reading(self._log)
@@ -155,14 +159,15 @@ class _Keeper:
         if stream is None:
             return
         last = stream["state"]["last_seq"]
-        check_density(stream, self._accepted)
+        await check_density(self._log, stream, self._accepted, self._seen)
         node = str(stream.get("cluster", {}).get("leader", ""))
         await (self._report() if self._is_gate else self._heed())
         if last == self._saved:
             return
         self._seen = msgspec.structs.replace(self._seen, log=identity)
         if not self._is_gate:
-            self._seen = msgspec.structs.replace(self._seen, seq=last)
+            packed = await packed_until(self._log, self._seen, last)
+            self._seen = msgspec.structs.replace(self._seen, seq=last, packed=packed)
             self._saved = last
             return
         if self._seen.seq < last:

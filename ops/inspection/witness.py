@@ -15,9 +15,13 @@ and another log in its place is refused.
 
 At each start the last 10,000 to 20,000 facts are read again, and all that live long: policies,
 tools, grants, delegations, stops and their ends, people. Nothing is ever deleted, so the leader
-must count as many facts as the number of the last one. The process of a gate then reads the whole
-log in the background, from each node that comes to lead it. Facts are read from the leader only,
-since each node has a copy of its own. None of this stops a person who can write to all of them.
+must count as many facts as the number of the last one, but for those that are in packs. The process
+of a gate then reads the whole log in the background, from each node that comes to lead it. Facts
+are read from the leader only, since each node has a copy of its own. None of this stops a person
+who can write to all of them.
+
+What is in a pack (docs/decisions/0091) stays in the stream for some minutes or days. While n such
+facts are there, n others could be lost and the count would not show it; reading all of them does.
 """
 
 import hashlib
@@ -32,11 +36,12 @@ import msgspec
 from msgspec import Struct
 from platformdirs import user_state_path
 
+from ayes.ledger import packs
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.credentials import Login, Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import info
+from ayes.ledger.nats.streams import info, is_packed
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.audit.digest import next_digest
 from ayes.schemas import events as e
@@ -101,6 +106,8 @@ class LastSeen(Struct, frozen=True):
     digest: str = ""
     #: The same of the facts that live long; None in files of earlier versions.
     kept: str | None = None
+    #: How many facts are in the packs up to this fact; None if that was not counted.
+    packed: int | None = None
     #: The digest at earlier facts, oldest first: where a comparison may begin.
     checkpoints: tuple[tuple[int, str], ...] = ()
 
@@ -115,6 +122,7 @@ class LastSeen(Struct, frozen=True):
             recorded_at=raw.recorded_at,
             digest=digest,
             kept=_next_kept(self.kept, raw),
+            packed=None if self.packed is None else self.packed + packs.size_of(raw),
             checkpoints=checkpoints,
         )
 
@@ -161,6 +169,13 @@ async def kept_until(log: JetStream, seq: int) -> str | None:
     for raw in sorted(facts, key=attrgetter("seq")):
         kept = _next_kept(kept, raw) if raw.seq <= seq else kept
     return kept
+
+
+async def packed_until(log: JetStream, seen: LastSeen, seq: int) -> int:
+    """How many facts are in the packs up to that number, which is not before what was seen."""
+    if seen.packed is None:
+        return await log.in_packs(1, seq)
+    return seen.packed + await log.in_packs(seen.seq + 1, seq)
 
 
 def place_of(store: Path | str | None, url: str | None) -> str:
@@ -286,7 +301,8 @@ async def difference(
                 return why
         if stream is None:
             return None
-        check_density(stream, (await accepted(log))[1])
+        seen = known[0] if known else LastSeen(place)
+        await check_density(log, stream, (await accepted(log))[1], seen)
         if not quick:
             kept = await kept_until(log, known[0].seq if known else 0)
             if known and known[0].kept not in {None, kept}:
@@ -340,8 +356,12 @@ async def _other_facts(log: JetStream, seen: LastSeen, *, deep: bool) -> str | N
     return f"the facts {begin + 1:,} to {seen.seq:,} are not those that were seen before"
 
 
-def check_density(stream: dict[str, Any], known: e.LogAccepted | None) -> None:
+async def check_density(
+    log: JetStream, stream: dict[str, Any], known: e.LogAccepted | None, seen: LastSeen
+) -> None:
     """Refuse a log that lacks facts between its first and its last one, as its leader counts them.
+
+    What is in packs may have left the stream. Of a log that was not seen before, all are read.
 
     Args:
         known: what was accepted last.
@@ -351,7 +371,10 @@ def check_density(stream: dict[str, Any], known: e.LogAccepted | None) -> None:
     """
     state, node = stream["state"], str(stream.get("cluster", {}).get("leader", ""))
     lacking = state["last_seq"] - state["messages"]
-    if lacking > (known.size - known.facts if known else 0):
+    expected = known.size - known.facts if known else 0
+    if lacking > expected and is_packed(stream):
+        lacking -= await packed_until(log, seen, state["last_seq"])
+    if lacking > expected:
         raise LogDamaged(f"it lacks {lacking:,} of its {state['last_seq']:,} facts", node)
 
 

@@ -203,6 +203,18 @@ def test_a_thread_with_too_many_names_in_its_packs_is_packed_no_further():
 # ------------------------------------------------------------------------------ what cannot be read
 
 
+def test_what_is_no_pack_has_no_facts():
+    """Whoever counts the facts in packs goes by what each of them says, and opens none."""
+    assert packs.size_of(recorded(structs.replace(GOOD, facts="!"))) == GOOD.size == 4
+    subject = REF.packed(1).subject
+    for none in (
+        message(9, subject, b"{"),
+        message(9, subject, encode(e.Said(role="user", text="?"))),
+        message(9, REF.said("m1").subject, encode(GOOD)),
+    ):
+        assert packs.size_of(none) == 0
+
+
 def rows_of(*rows: tuple[object, ...]) -> bytes:
     return msgspec.msgpack.encode(rows)
 
