@@ -24,7 +24,7 @@ from ayes.ledger.nats.streams import fitting, info
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.inspection.guard import guard
-from ayes.ops.inspection.health import CLOSED, former_limit, free_bytes, takes_writes
+from ayes.ops.inspection.health import CLOSED, LOWERED, former_limit, free_bytes, takes_writes
 from ayes.schemas.backoff import Backoff
 from ayes.schemas.errors import BrokerAway, Unavailable
 from ayes.schemas.logs import get_logger
@@ -156,7 +156,7 @@ class Supervisor:
             self._why = health.why
 
     async def _set_open(self, free: int, floor: int) -> None:
-        """Lower the limit of the log to what it holds, or restore it.
+        """Lower the limit of the log to what it holds, also if that has become less, or restore it.
 
         The former limit is in the stream's metadata, where the next `up` finds it.
         """
@@ -165,16 +165,20 @@ class Supervisor:
             return
         config, former = stream["config"], former_limit(stream)
         metadata = config.setdefault("metadata", {})
-        if former is None and free < floor:
-            metadata[CLOSED] = str(config["max_bytes"])
-            config["max_bytes"] = max(1, stream["state"]["bytes"])
+        holds = max(1, stream["state"]["bytes"])
+        is_closed = former is not None and config["max_bytes"] <= holds
+        if free < floor and not is_closed:
+            metadata |= {CLOSED: str(former or config["max_bytes"]), LOWERED: str(holds)}
+            config["max_bytes"] = holds
         elif former is not None and free > floor * _REOPEN:
             config["max_bytes"] = former
             del metadata[CLOSED]
+            metadata.pop(LOWERED, None)
         else:
             return
         # After a restart the broker may have less room to reserve than before.
-        await fitting(self._log.api, f"STREAM.UPDATE.{LEDGER}", config, exactly=former is None)
+        exactly = CLOSED in metadata
+        await fitting(self._log.api, f"STREAM.UPDATE.{LEDGER}", config, exactly=exactly)
 
 
 def floor_of(path: Path) -> int:

@@ -36,8 +36,10 @@ from ayes.schemas.ids import new_id
 _PATIENCE_S: Final = 3.0
 #: "atomic publish batch is incomplete": also the answer where the first message cannot be written.
 _INCOMPLETE: Final = 10176
-#: In the metadata of `LEDGER` while `up` refuses facts for want of space: its former `max_bytes`.
+#: In the metadata of `LEDGER` while `up` refuses facts for want of space: its former `max_bytes`,
+#: and the lower ones.
 CLOSED: Final = "ayes-max-bytes"
+LOWERED: Final = "ayes-lowered-to"
 
 
 class Health(Struct, frozen=True):
@@ -95,8 +97,10 @@ def former_limit(stream: dict[str, Any]) -> int | None:
     """The `max_bytes` of this stream before `up` lowered it to what it holds; None if it did not,
     or if an administrator has set another limit since.
     """
-    former = stream["config"].get("metadata", {}).get(CLOSED)
-    is_lowered = stream["config"]["max_bytes"] <= max(1, stream["state"]["bytes"])
+    metadata, limit = stream["config"].get("metadata", {}), stream["config"]["max_bytes"]
+    former, lowered = metadata.get(CLOSED), metadata.get(LOWERED)
+    # It may hold less by now: facts that are in packs leave the stream (docs/decisions/0091).
+    is_lowered = str(limit) == lowered if lowered else limit <= max(1, stream["state"]["bytes"])
     return int(former) if former and is_lowered else None
 
 

@@ -20,9 +20,11 @@ from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.subscriptions import LEDGER
+from ayes.ops import supervisor
 from ayes.ops.audit.verify import rebuild
 from ayes.ops.inspection import watching, witness
 from ayes.ops.inspection.checks import glance, overview
+from ayes.ops.inspection.health import former_limit, takes_writes
 from ayes.ops.inspection.metrics import Snapshot, values
 from ayes.ops.lake.sync import identity_in, write
 from ayes.ops.lake.writer import LakeWriter, read_manifest
@@ -33,7 +35,7 @@ from ayes.ops.sealing.sealer import Sealer
 from ayes.ops.sealing.status import SealStatus
 from ayes.ops.sealing.verify import difference
 from ayes.schemas import events as e
-from ayes.schemas.errors import LogDamaged
+from ayes.schemas.errors import LedgerFull, LogDamaged
 from ayes.schemas.slots import Slot, ThreadRef
 
 OTHER = ThreadRef("elsewhere", "t2")
@@ -316,3 +318,44 @@ async def test_a_lake_goes_on_over_what_has_left(told: Ledger, tmp_path: Path):
     await told.append(OTHER.said("m1"), SAID)
     await removed(told, OTHER)
     assert await synced() == []
+
+
+# ------------------------------------------------------------------------------- the limit of bytes
+
+
+async def test_a_log_that_became_smaller_is_closed_and_opened_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """While the disk is nearly full no fact takes the room of those that left the stream; and the
+    limit of before comes back.
+    """
+    free = 0
+    monkeypatch.setattr(supervisor, "free_bytes", lambda _path: free)
+    monkeypatch.setattr(supervisor, "floor_of", lambda _path: 100)
+    async with (
+        running(tmp_path / "store") as server,
+        Ledger.connect(server.store.path, role="admin") as ledger,
+    ):
+        log = log_of(ledger)
+        await let_remove(log)
+        for number in range(50):
+            await ledger.append(REF.said(f"m{number}"), SAID)
+        assert await pack(ledger, REF) == 1
+        config = (await log.api.call(f"STREAM.INFO.{LEDGER}"))["config"]
+        watched = supervisor.Supervisor(server, log)
+        try:
+            await watched.check_disk()
+            await log.remove(REF, 1)
+            stream = await log.api.call(f"STREAM.INFO.{LEDGER}")
+            assert stream["state"]["bytes"] < stream["config"]["max_bytes"]
+            assert former_limit(stream) == config["max_bytes"]
+            assert "nearly full" in (await takes_writes(log)).why
+            await watched.check_disk()
+            with pytest.raises(LedgerFull):
+                await ledger.append(REF.said("more"), SAID)
+            free = 1_000
+            await watched.check_disk()
+            assert (await log.api.call(f"STREAM.INFO.{LEDGER}"))["config"] == config
+            await ledger.append(REF.said("more"), SAID)
+        finally:
+            await watched.end()
