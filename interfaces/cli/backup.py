@@ -96,6 +96,6 @@ def _store(session: Session) -> Store | None:
 def _report(session: Session, file: Path, seal: Seal, verb: str, then: str) -> None:
     session.print(
         msgspec.structs.asdict(seal) | {"file": str(file)},
-        f"{seal.facts:,} facts {verb} {file}, up to fact {seal.last_seq:,}, with the digest "
-        f"{seal.sha256}. {then}",
+        f"{seal.facts + seal.packed:,} facts {verb} {file}, up to fact {seal.last_seq:,}, with the "
+        f"digest {seal.sha256}. {then}",
     )

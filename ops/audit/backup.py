@@ -37,6 +37,7 @@ from msgspec import Struct
 
 from ayes.consumers.notices import devices
 from ayes.consumers.webhooks import endpoints as webhook_endpoints
+from ayes.ledger import packs
 from ayes.ledger.nats import link_key, streams
 from ayes.ledger.nats.api import ApiError, NatsReply
 from ayes.ledger.nats.credentials import Store, open_own
@@ -45,6 +46,7 @@ from ayes.ledger.nats.protocol import NatsMessage
 from ayes.ledger.nats.streams import STORED, VIEWS
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops import tokens
+from ayes.ops.actions.packing import REMOVED_AFTER
 from ayes.ops.audit.digest import next_digest
 from ayes.schemas import settings
 from ayes.schemas.errors import BadFile, BadInput, BrokerAway, BrokerRefused
@@ -86,6 +88,7 @@ class Seal(Struct, frozen=True):
     #: Of everything before this line.
     bytes: int
     sha256: str
+    #: Those in the stream of the log. Others are in packs alone (docs/decisions/0091): `packed`.
     facts: int
     last_seq: int
     #: As of the witness, over all facts.
@@ -95,6 +98,7 @@ class Seal(Struct, frozen=True):
     parts: tuple[int, ...]
     #: The names of these files.
     beside: tuple[str, ...]
+    packed: int = 0
 
 
 class Stream(Struct, frozen=True):
@@ -134,7 +138,7 @@ async def back_up(log: JetStream, file: Path, store: Store | None = None) -> Sea
     Raises:
         BadInput: there is such a file already, or no directory for it; or a file of the store
             cannot be read.
-        BrokerAway: the broker stopped sending.
+        BrokerAway: the broker stopped sending, or the log was packed meanwhile.
     """
     # Before the log, so that no position of a webhook is behind its end.
     beside = _beside(store) if store else {}
@@ -154,20 +158,23 @@ async def back_up(log: JetStream, file: Path, store: Store | None = None) -> Sea
                 write(msgspec.json.encode(stream) + b"\n")
                 async for piece in pieces:
                     write(piece)
+            if name == LEDGER:
+                await _check_stayed(log, stream)
             parts.append(stream)
         sizes.append(0)
         write(msgspec.json.encode(beside) + b"\n")
         of_log = parts[0].state
-        last = of_log["last_seq"]
-        digest = await _digest(log, last)
+        last, in_stream = of_log["last_seq"], of_log["messages"]
+        digest, count = await _digest(log, last)
         seal = Seal(
             sum(sizes),
             sha256.hexdigest(),
-            of_log["messages"],
+            in_stream,
             last,
             digest,
             tuple(sizes),
             tuple(beside),
+            max(count - in_stream, 0),
         )
         temporary.write(b"\n" + msgspec.json.encode(seal) + b"\n")
     return seal
@@ -218,7 +225,8 @@ async def restore(
         store: where the files beside the log go, if it is on this machine.
 
     Raises:
-        BadInput: the file is not a whole backup or has another digest, or the ledger is not empty.
+        BadInput: the file is not a whole backup or has another digest, or the ledger is not empty,
+            or facts may not leave its stream and have left that of the backup.
         NewerLog: it is of a newer program.
         BrokerRefused: the broker does not take it. The ledger is empty again.
     """
@@ -230,7 +238,7 @@ async def restore(
     names = backup.names
     parts = zip(names, backup.streams, strict=True)
     configs = [await _room_for(log, name, stream) for name, stream in parts]
-    replicas = configs[0]["num_replicas"]
+    _check_same_level(backup, configs[0])
     for name in names:
         await log.api.call(f"STREAM.DELETE.{name}")
     try:
@@ -239,9 +247,9 @@ async def restore(
             await _send(log, backup, part, name, configs[part])
         await _compare(log, file, seal)
     except BaseException:
-        await _empty(log, replicas)
+        await _empty(log, configs[0])
         raise
-    await streams.ensure(log.api, replicas=replicas)
+    await streams.ensure(log.api, replicas=configs[0]["num_replicas"])
     if store:
         put_beside(backup, store)
     return seal
@@ -318,6 +326,16 @@ async def _room_for(log: JetStream, name: str, stream: Stream) -> dict[str, Any]
     return config
 
 
+def _check_same_level(backup: Backup, config: dict[str, Any]) -> None:
+    """Refuse a backup with packs for a ledger whose programs do not look for any."""
+    level, here = (streams.level_of({"config": one}) for one in (backup.log.config, config))
+    if streams.is_packed({"config": backup.log.config}) and level != here:
+        raise BadInput(
+            f"{backup.file} is of a log of level {level}, and this ledger is of level {here}. "
+            f"Restore it into an empty ledger of level {level} (docs/upgrading.md)."
+        )
+
+
 async def _at_work(log: JetStream) -> list[str]:
     """The durable consumers of the log that a worker listens to."""
     known = streams.declared(await streams.info(log.api, f"STREAM.INFO.{LEDGER}"))
@@ -326,8 +344,8 @@ async def _at_work(log: JetStream) -> list[str]:
     return [one["name"] for one in found if one and one.get("push_bound")]
 
 
-async def _empty(log: JetStream, replicas: int) -> None:
-    """Make the ledger empty again, after a restore that failed.
+async def _empty(log: JetStream, config: dict[str, Any]) -> None:
+    """Make the ledger empty again, after a restore that failed, with this configuration of its log.
 
     nats-server 2.15 moves the files of a deleted stream aside and removes them later. While those
     of an earlier deletion are there it moves nothing, and the next stream of that name has them.
@@ -342,9 +360,11 @@ async def _empty(log: JetStream, replicas: int) -> None:
             for name in _STREAMS:
                 with suppress(ApiError):  # there is none
                     await log.api.call(f"STREAM.DELETE.{name}")
-            await streams.ensure(log.api, replicas=replicas)
-            if not any([await holds(name) for name in _STREAMS]):
-                return
+            with suppress(streams.NoRoom):  # nodes learn later that it is free again
+                await streams.fitting(log.api, f"STREAM.CREATE.{LEDGER}", config, exactly=True)
+                await streams.ensure(log.api, replicas=config["num_replicas"])
+                if not any([await holds(name) for name in _STREAMS]):
+                    return
             await asyncio.sleep(0.2)
 
 
@@ -381,6 +401,19 @@ async def _snapshot(
         yield Stream(answer["config"], answer["state"]), each
 
 
+async def _check_stayed(log: JetStream, stream: Stream) -> None:
+    """Refuse a snapshot that was sent for so long that facts may have left the stream before they
+    were in it: they are in packs behind its end.
+    """
+    after = stream.state["last_seq"] + 1
+    pack = await log.leaders_message(LEDGER, seq=after, next_by_subj=packs.EVERY)
+    if pack is not None and await log.clock() - pack.recorded_at >= REMOVED_AFTER:
+        raise BrokerAway(
+            "facts may have left the log while it was backed up, as it was packed meanwhile. "
+            "Nothing was written; do it again while nobody packs it."
+        )
+
+
 async def _send(
     log: JetStream, backup: Backup, part: int, name: str, config: dict[str, Any]
 ) -> None:
@@ -415,7 +448,7 @@ async def _send(
 
 
 async def _compare(log: JetStream, file: Path, seal: Seal) -> None:
-    digest = await _digest(log, seal.last_seq)
+    digest, _ = await _digest(log, seal.last_seq)
     if digest != seal.digest:
         raise BrokerRefused(
             f"the log that the broker made of {file} is not the one that was backed up: its digest "
@@ -423,17 +456,17 @@ async def _compare(log: JetStream, file: Path, seal: Seal) -> None:
         )
 
 
-async def _digest(log: JetStream, last: int) -> str:
-    """The witness's digest of the facts up to this number."""
-    digest = ""
+async def _digest(log: JetStream, last: int) -> tuple[str, int]:
+    """The witness's digest of the facts up to this number, and how many they are."""
+    digest, count = "", 0
     async with aclosing(log.scan_leader(1)) as pages:
         async for page in pages:
             for raw in page:
                 if raw.seq <= last:
-                    digest = next_digest(digest, raw)
+                    digest, count = next_digest(digest, raw), count + 1
             if page[-1].seq >= last:
                 break
-    return digest
+    return digest, count
 
 
 # ----------------------------------------------------------------------------------------- the file

@@ -15,7 +15,9 @@ import pytest
 from brokers import running
 from cluster import cluster
 from disk import small_disk
+from long import sampled
 from msgspec import structs
+from packing import in_stream, let_remove, pack, removed
 from program import approvals
 from receivers import endpoint
 from shop import rule
@@ -32,13 +34,22 @@ from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.link_key import link_key
+from ayes.ops.audit import backup as backup_module
 from ayes.ops.audit.backup import back_up, check, restore
+from ayes.ops.inspection import witness
 from ayes.ops.tokens import AccessFile
 from ayes.ops.visitors import Role
 from ayes.ops.workers import working
 from ayes.projections.pending import key
 from ayes.schemas.content import attached
-from ayes.schemas.errors import BadFile, BadInput, BrokerRefused, NewerLog
+from ayes.schemas.errors import (
+    AlreadyFilled,
+    BadFile,
+    BadInput,
+    BrokerAway,
+    BrokerRefused,
+    NewerLog,
+)
 from ayes.schemas.events import Said
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import CallRef, ThreadRef, policy_slot
@@ -139,6 +150,51 @@ async def test_a_log_in_use_is_backed_up_and_goes_on_elsewhere(tmp_path, elsewhe
             assert len(facts) == len(set(facts)) == 7
 
 
+@pytest.mark.parametrize("elsewhere", sampled([one_server, three_nodes], one_server))
+async def test_a_packed_log_is_as_it_was_elsewhere(tmp_path, elsewhere, monkeypatch):
+    """With what left its stream, in a log of its level alone. Used slots stay used, and more may
+    leave there.
+    """
+    file, thread, other = tmp_path / "backup", ThreadRef("shop", "t1"), ThreadRef("shop", "t2")
+    async with (
+        running(tmp_path / "one") as server,
+        Ledger.connect(server.store.path, role="admin") as admin,
+    ):
+        await let_remove(admin.log)
+        for number in range(900):
+            one = other if number % 100 == 99 else thread
+            await admin.append(one.said(f"m{number}"), Said(role="user", text=str(number)))
+        await removed(admin, thread)
+        before, left = await everything(admin.log), await in_stream(admin.log)
+        seal = await back_up(admin.log, file)
+    assert (seal.facts, seal.packed, seal.last_seq) == (len(left), 891, len(before))
+    assert check(file).seal == seal
+    async with (
+        elsewhere(tmp_path / "elsewhere") as there,
+        JetStream.connect(there, role="admin") as log,
+    ):
+        monkeypatch.setattr(streams, "LEVEL", streams.PACKED_LEVEL)
+        with pytest.raises(BadInput, match="of a log of level 2, and this ledger is of level 1"):
+            await restore(log, file)
+        assert await log.last_seq() == 0
+        await let_remove(log)
+        assert await restore(log, file) == seal
+        assert await everything(log) == before
+        assert await in_stream(log) == left
+        assert _may_leave(await log.api.call("STREAM.INFO.LEDGER"))
+        ledger = Ledger.on(log, "admin")
+        with pytest.raises(AlreadyFilled):
+            await ledger.append_exclusive(thread.said("m1"), Said(role="user", text="again"))
+        await removed(ledger, other)
+        assert len(await in_stream(log)) == len(left) + 1 - 9
+        assert (await everything(log))[: len(before)] == before
+        assert await witness.difference(log, "elsewhere") is None
+
+
+def _may_leave(stream) -> bool:
+    return streams.is_packed(stream) and not stream["config"]["deny_purge"]
+
+
 # ----------------------------------------------------------------------------------------- refusals
 
 
@@ -214,6 +270,25 @@ async def test_a_snapshot_of_other_facts_is_refused(log, backup, tmp_path):
     assert await log.last_seq() == 0
     backup.write_bytes(body + b"\n" + msgspec.json.encode(seal) + b"\n")
     assert await restore(log, backup) == seal
+
+
+async def test_a_log_of_before_is_restored_into_one_whose_facts_may_leave(log, backup):
+    """That is how a log comes to its level. A restore that fails leaves the empty one as it was."""
+    await let_remove(log)
+    config = (await log.api.call("STREAM.INFO.LEDGER"))["config"]
+    seal = check(backup).seal
+    other, body = structs.replace(seal, digest=hashlib.sha256().hexdigest()), backup.read_bytes()
+    backup.write_bytes(body[: seal.bytes] + b"\n" + msgspec.json.encode(other) + b"\n")
+    with pytest.raises(BrokerRefused, match="is not the one that was backed up"):
+        await restore(log, backup)
+    assert (await log.api.call("STREAM.INFO.LEDGER"))["config"] == config
+    backup.write_bytes(body)
+    assert (await restore(log, backup), seal.packed) == (seal, 0)
+    assert _may_leave(await log.api.call("STREAM.INFO.LEDGER"))
+    before = await everything(log)
+    await removed(Ledger.on(log, "admin"), ThreadRef("shop", "t1"))
+    assert (await everything(log))[:300] == before
+    assert len(await in_stream(log)) < 10
 
 
 async def test_what_the_broker_cannot_read_restores_nothing(log, backup):
@@ -303,6 +378,30 @@ async def test_a_backup_that_fails_leaves_nothing(log, tmp_path):
     with pytest.raises(BrokerRefused, match=r"STREAM\.SNAPSHOT"):
         await back_up(log, folder / "backup")
     assert list(folder.iterdir()) == []
+
+
+async def test_a_backup_of_a_log_that_is_packed_meanwhile_is_refused(log, tmp_path, monkeypatch):
+    """If it took so long that facts may have left before they were copied; else it has them all."""
+    await let_remove(log)
+    ledger, thread = Ledger.on(log, "admin"), ThreadRef("shop", "t1")
+    for number in range(9):
+        await ledger.append(thread.said(f"m{number}"), Said(role="user", text="?"))
+    call = log.api.call
+
+    async def packed_meanwhile(what, *args, **named):
+        found = await call(what, *args, **named)
+        if what == "STREAM.SNAPSHOT.LEDGER":
+            await pack(ledger, thread)
+        return found
+
+    monkeypatch.setattr(log.api, "call", packed_meanwhile)
+    seal = await back_up(log, tmp_path / "in time")
+    assert (seal.facts, seal.packed, seal.last_seq) == (9, 0, 9)
+    monkeypatch.setattr(backup_module, "REMOVED_AFTER", timedelta(0))
+    await ledger.append(thread.said("more"), Said(role="user", text="?"))
+    with pytest.raises(BrokerAway, match="as it was packed meanwhile"):
+        await back_up(log, tmp_path / "late")
+    assert [one.name for one in tmp_path.iterdir() if one.is_file()] == ["in time"]
 
 
 async def test_a_backup_without_room_leaves_nothing(log, backup, tmp_path):
