@@ -32,10 +32,15 @@ _log: Final = get_logger("ayes.ledger.nats.ordered_consumer")
 HEARTBEAT_S: Final = 1.0
 #: How long each request for a consumer may take; a node that is away answers none.
 _PATIENCE_S: Final = (1.0, 1.0, 1.0, 2.0, 4.0)
+#: After so many heartbeats without a message, who reads to the end asks for a new consumer, which
+#: says whether there is more: what was to come may have left the stream (docs/decisions/0091).
+_IDLE: Final = 3
 #: The largest batch of messages.
 _TOGETHER: Final = 256
 _CONTROL: Final = b"NATS/1.0 100"
 _STORED: Final = b"$JS.ACK."
+#: In a heartbeat of a consumer that waits for its reader.
+_STALLED: Final = b"Nats-Consumer-Stalled"
 #: "consumer not found"
 _NO_CONSUMER: Final = 10014
 
@@ -99,7 +104,7 @@ async def follow(
             if until_end and created["num_pending"] == 0:
                 return
             mine = f".{stream}.{created['name']}.".encode()
-            expected = 1
+            expected, idle = 1, 0
             lost = ended = False
             while not (lost or ended):
                 if not arrived and not await wait():
@@ -112,15 +117,10 @@ async def follow(
                     # Stored messages have the stream's reply subject, and may have any headers,
                     # even those of a control message.
                     if not data and headers.startswith(_CONTROL) and not reply.startswith(_STORED):
-                        last = await _answer_control(requests, reply, headers)
-                        lost = last is not None and last != expected - 1
-                        # A heartbeat: nothing is on its way.
-                        ended = (
-                            stop is not None
-                            and last == expected - 1
-                            and await _is_read(requests, stream, subjects, position, stop)
-                        )
-                        if lost or ended:
+                        if (last := await _answer_control(requests, reply, headers)) is not None:
+                            idle += _STALLED not in headers
+                            lost = last != expected - 1 or (until_end and idle == _IDLE)
+                        if lost:
                             break
                         continue
                     # As in `meta`, but only the necessary parts: this runs for each fact of a
@@ -134,7 +134,7 @@ async def follow(
                         break
                     if ended := stop is not None and seq > stop:
                         break
-                    expected += 1
+                    expected, idle = expected + 1, 0
                     position = seq + 1
                     at, below_us = _time(time), int(time) % 1000
                     found.append(RawMessage(seq, at, subject_text(subject), data, below_us))
@@ -146,7 +146,9 @@ async def follow(
                 return
             if lost:
                 _log.debug(
-                    "messages were lost, starting a new consumer", stream=stream, position=position
+                    "messages are missing, starting a new consumer",
+                    stream=stream,
+                    position=position,
                 )
 
 
@@ -234,27 +236,6 @@ async def _last_seq(requests: Api, stream: str, *, patient: bool) -> int:
     return await (while_away(ask) if patient else ask())
 
 
-async def _is_read(
-    requests: Api, stream: str, subjects: tuple[str, ...], position: Start, stop: int
-) -> bool:
-    """Whether nothing is left up to a number: what was to be delivered may have been removed from
-    the stream since. False if nobody can say.
-    """
-    if isinstance(position, datetime):
-        return False
-    for one in subjects or (">",):
-        which = {"seq": max(position, 1), "next_by_subj": one}
-        try:
-            found = await requests.call(f"STREAM.MSG.GET.{stream}", which, repeat=True)
-        except (BrokerAway, BrokerRefused) as problem:
-            if getattr(problem, "code", 0) != 404:
-                return False
-        else:
-            if found["message"]["seq"] <= stop:
-                return False
-    return True
-
-
 async def _asked(
     requests: Api, what: str, body: object, patience_s: float | None
 ) -> dict[str, Any]:
@@ -273,7 +254,7 @@ async def _answer_control(requests: Api, reply: bytes, headers: bytes) -> int | 
     """Answer flow control, also in a stalled heartbeat; return a heartbeat's delivered count."""
     said = header_lines(headers)
     # To no other subject: a stored message may have these headers, and name a slot.
-    if (asked := reply.decode() or said.get("Nats-Consumer-Stalled", "")).startswith("$JS.FC."):
+    if (asked := reply.decode() or said.get(_STALLED.decode(), "")).startswith("$JS.FC."):
         await requests.tell(asked, b"")
     last = said.get("Nats-Last-Consumer", "")
     return int(last) if last.isdecimal() and not reply else None
