@@ -56,6 +56,7 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "forget": _Entry("forget", "Make unreadable what was sealed in a thread."),
         "backup": _Entry("backup", "Write the log into a file, while it is in use."),
         "restore": _Entry("backup", "Restore a backup into an empty ledger."),
+        "pack": _Entry("pack", "Pack what was settled long ago, so that it takes less memory."),
         "tool": _Entry("tools", "Declare and list the tools of a workspace.", is_group=True),
         "policy": _Entry("policy", "Apply, show, test and explain policies.", is_group=True),
     },

@@ -79,6 +79,10 @@ async def setup(
     ] = False,
     yes: Annotated[bool, option("--yes", "Do not ask before the upgrade.")] = False,
     max_bytes: MaxBytesOption = None,
+    packed: Annotated[
+        bool,
+        option("--packed", "Make a new log whose settled facts may be packed: `ayes pack`."),
+    ] = False,
     accept_log: AcceptLogOption = False,
     reason: AcceptReasonOption = "",
     *,
@@ -105,7 +109,7 @@ async def setup(
             if plan and not await _agreed(plan, session, yes=yes):
                 return 1
         copies = replicas or (ledger["config"]["num_replicas"] if ledger else 1)
-        await ensure(log.api, replicas=copies, also=also, max_bytes=most)
+        await ensure(log.api, replicas=copies, also=also, max_bytes=most, packed=packed)
         await upgrade(log.api, plan)
         differing = differences(await described(log.api), replicas=replicas, also=also)
         here = kept(await info(log.api, f"STREAM.INFO.{LEDGER}"))

@@ -25,6 +25,7 @@ from ayes.interfaces.cli.options import (
     WorkspaceOption,
     option,
 )
+from ayes.interfaces.cli.pack import settled_for_of
 from ayes.interfaces.cli.policy_versions import apply_text
 from ayes.interfaces.cli.run import (
     SECTIONS,
@@ -41,6 +42,7 @@ from ayes.interfaces.cli.settings import needed, settings_of, thread_keys_of, tr
 from ayes.interfaces.cli.terminal.output import print_result
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.patience import while_away
+from ayes.ops.actions.packing import packing
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import check_policy, declare_streams
 from ayes.ops.inspection.probes import ListenAddress, monitored
@@ -87,6 +89,14 @@ async def up(
         str, option("--sync", "Flush to disk: always (before each ack), or an interval such as 2m.")
     ] = "always",
     max_bytes: MaxBytesOption = None,
+    pack_after: Annotated[
+        str | None,
+        option(
+            "--pack-after",
+            "DURATION",
+            "Pack each hour what has been settled for so long, such as 30d; makes a new log so.",
+        ),
+    ] = None,
     accept_log: AcceptLogOption = False,
     reason: AcceptReasonOption = "",
     with_console: Annotated[
@@ -116,6 +126,7 @@ async def up(
     ack_wait_s = ack_wait_of(ack_wait)
     sync = sync if sync == "always" else f"{parse_duration('--sync', sync, least=0.001):f}s"
     most = bytes_of(max_bytes)
+    settled_for = settled_for_of("--pack-after", pack_after) if pack_after is not None else None
     registry = load(tools) if tools is not None else None
     listen = ListenAddress.parse("--monitor", monitor) if monitor is not None else None
     chosen = kinds_of([] if workers == "none" else workers.split(","))
@@ -156,7 +167,7 @@ async def up(
 
         async def begin() -> _Begun:
             async with AsyncExitStack() as stack:
-                await declare(max_bytes=most)
+                await declare(max_bytes=most, packed=settled_for is not None)
                 watched = await stack.enter_async_context(
                     witnessed(own, chosen, accept_log=accept_log, reason=reason)
                 )
@@ -179,6 +190,7 @@ async def up(
                 failed = await stack.enter_async_context(run)
                 await stack.enter_async_context(sealing(chosen, said.seal, store=own.store))
                 await stack.enter_async_context(copying(chosen, said.copies, store=own.store))
+                await stack.enter_async_context(packing(settled_for, store=own.store))
                 link = probes = None
                 notes: list[str] = []
                 if listen is not None:

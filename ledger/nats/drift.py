@@ -22,6 +22,7 @@ from ayes.ledger.nats.streams import (
     info,
     is_as_narrow,
     is_needed,
+    is_packed,
     kept,
     streams,
 )
@@ -34,6 +35,8 @@ _log: Final = get_logger("ayes.ledger.nats.drift")
 #: Settings that the broker does not change (`configUpdateCheck` and `checkNewConsumerConfig` of
 #: nats-server).
 _FIXED: Final = frozenset({"storage", "retention", "deliver_policy", "ack_policy", "replay_policy"})
+#: Whether nothing may leave the stream. It can be set, and not taken back.
+_PURGE: Final = "deny_purge"
 #: Until when the broker delivers nothing.
 _PAUSE: Final = "pause_until"
 #: Settings of a consumer without which its worker would miss deliveries.
@@ -52,11 +55,18 @@ class Drift(Struct, frozen=True):
     declared: Any = None
 
     @property
+    def is_fixed(self) -> bool:
+        """Whether the broker does not change it."""
+        return self.key in _FIXED or (self.key == _PURGE and not self.declared)
+
+    @property
     def remedy(self) -> str:
         """What `upgrade` does about it."""
         if not self.key:
             return "will be created"
-        if self.key in _FIXED:
+        if self.key == _PURGE and self.is_fixed:
+            return "stays, since the broker takes it back in a restore only: docs/packing.md"
+        if self.is_fixed:
             return "stays, since the broker cannot change it: delete and create it without workers"
         if self.key == "filter_subjects" and set(self.declared) - set(self.live):
             return "will be changed; earlier facts on added subjects are not delivered"
@@ -90,7 +100,8 @@ def differences(
     """
     found: list[Drift] = []
     wanted = {*also, *kept(broker.ledger)}
-    for name, declared in streams().items():
+    packed = broker.ledger is not None and is_packed(broker.ledger)
+    for name, declared in streams(packed=packed).items():
         stream = broker.streams[name]
         if stream is None:
             found.append(Drift(name))
@@ -117,7 +128,7 @@ async def upgrade(requests: Api, plan: Iterable[Drift]) -> None:
     """
     changes: defaultdict[tuple[str, str], dict[str, Any]] = defaultdict(dict)
     for one in plan:
-        if one.key and one.key not in _FIXED and one.key not in BOUNDS:
+        if one.key and not one.is_fixed and one.key not in BOUNDS:
             changes[one.stream, one.consumer][one.key] = one.declared
     for (stream, consumer), settings in changes.items():
         if settings.pop(_PAUSE, "") is None:

@@ -39,10 +39,10 @@ STORED: Final = "FILES"
 
 #: The level of the log, in the metadata of its stream (ADR-33). It is raised by a version whose log
 #: earlier programs would misread or damage; they refuse it (docs/upgrading.md). A log without it is
-#: of level 1. A fact of an unknown type or version does not need a new level.
+#: of level 1, and so is a new one, unless it is to be packed. A fact of an unknown type or version
+#: does not need a new level.
 LEVEL: Final = 1
-#: The level of a log whose facts may leave its stream (docs/decisions/0091). No program makes or
-#: knows such a log yet.
+#: The level of a log whose facts may leave its stream (docs/decisions/0091): the highest one.
 PACKED_LEVEL: Final = 2
 _LEVEL_KEY: Final = "ayes-level"
 #: In the metadata of `LEDGER`: the optional durables that were created here, separated by commas.
@@ -120,8 +120,12 @@ _READERS_ONLY: Final[dict[str, Any]] = {
 }
 
 
-def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
-    """The declared configuration of each stream, for the JetStream API (ADR-1, ADR-8)."""
+def streams(replicas: int = 1, *, packed: bool = False) -> dict[str, dict[str, Any]]:
+    """The declared configuration of each stream, for the JetStream API (ADR-1, ADR-8).
+
+    Args:
+        packed: of a log whose facts may leave its stream.
+    """
     return {
         LEDGER: _common(replicas, MAX_BYTES_OF[LEDGER])
         | {
@@ -132,12 +136,13 @@ def streams(replicas: int = 1) -> dict[str, dict[str, Any]]:
             "discard": "new",
             "discard_new_per_subject": True,
             "deny_delete": True,
-            "deny_purge": True,
+            # No role may purge. The server takes `True` back in a restore only.
+            "deny_purge": not packed,
             "allow_rollup_hdrs": False,
             # Batches of group commit (ADR-50). Room for their headers beside the payload.
             "allow_atomic": True,
             "max_msg_size": MAX_BYTES + 1024,
-            "metadata": {_LEVEL_KEY: str(LEVEL)},
+            "metadata": {_LEVEL_KEY: str(PACKED_LEVEL if packed else LEVEL)},
         },
         # A stream of its own, since `discard: new` excludes schedules (ADR-51). A work queue:
         # handled hints are deleted. No max_age: it would drop deadlines that are further away.
@@ -231,12 +236,27 @@ def check_level(stream: dict[str, Any] | None) -> None:
     Raises:
         NewerLog: it is at a level that this program does not know.
     """
-    if stream is not None and level_of(stream) not in map(str, range(1, LEVEL + 1)):
+    if stream is not None and level_of(stream) not in map(str, range(1, PACKED_LEVEL + 1)):
         from importlib import metadata
 
         raise NewerLog(
             f"this log is at level {level_of(stream)}; this program "
-            f"(ayes {metadata.version('ayes')}) knows levels up to {LEVEL}: upgrade it."
+            f"(ayes {metadata.version('ayes')}) knows levels up to {PACKED_LEVEL}: upgrade it."
+        )
+
+
+def check_packed(stream: dict[str, Any] | None) -> None:
+    """Refuse a log whose facts stay in its stream. No log yet is fine.
+
+    Raises:
+        BadInput: it is one.
+    """
+    if stream is not None and not is_packed(stream):
+        raise BadInput(
+            f"the facts of this log stay in its stream (it is at level {level_of(stream)}, and not "
+            f"at {PACKED_LEVEL}), and nats-server changes that in a restore only: `ayes backup`, "
+            "then `ayes restore` into a new ledger, which `ayes setup --packed` or `ayes up "
+            "--pack-after` has made."
         )
 
 
@@ -314,20 +334,25 @@ async def ensure(
     ack_wait_s: float = ACK_WAIT_S,
     also: Sequence[str] = (),
     max_bytes: int | None = None,
+    packed: bool = False,
 ) -> None:
     """Create the missing streams and durables, and add missing bounds. See `drift` for the rest.
 
     Args:
         also: the optional durables to create, each with the one for its parked deliveries.
         max_bytes: the limit of `LEDGER`. None: its current one, else `MAX_BYTES_OF`.
+        packed: the facts of the log may leave its stream. A log that is there stays as it is.
 
     Raises:
-        BadInput: `max_bytes` is less than the ledger holds already, or than the lowest limit.
+        BadInput: `max_bytes` is less than the ledger holds already, or than the lowest limit; or
+            the log is not `packed` and is to be.
         BrokerRefused: the broker does not allow it, lacks the space, or is too old.
     """
+    if packed:
+        check_packed(await info(requests, f"STREAM.INFO.{LEDGER}"))
     await dismiss_abandoned(requests)
     missing: dict[str, dict[str, Any]] = {}
-    for name, config in streams(replicas).items():
+    for name, config in streams(replicas, packed=packed).items():
         there = await info(requests, f"STREAM.INFO.{name}")
         asked = max_bytes if name == LEDGER else None
         if there is None:
@@ -347,6 +372,8 @@ async def ensure(
         if missing:
             exactly = (LEDGER,) if max_bytes is not None else ()
             await _create(requests, missing, exactly=exactly, replicas=replicas)
+            if packed:  # another program may have made one that is not
+                check_packed(await info(requests, f"STREAM.INFO.{LEDGER}"))
         elif replicas > 1:
             await _remove(requests, _ROOM)
     except NoRoom as problem:

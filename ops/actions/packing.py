@@ -6,15 +6,21 @@
     4  their facts leave     unless a worker may still be delivered one of them
 
 A crash between any two of them leaves what the next run finishes; two runs at once are as one.
+`packing` does it each hour beside the workers of `ayes up`.
 """
 
+import asyncio
+import math
 from collections.abc import AsyncGenerator, Iterable
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
+from ayes.consumers.supervision import beside, keep_running
 from ayes.ledger import packs
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import AlreadyRecorded, RawMessage, Recorded, SlotTaken
@@ -23,13 +29,18 @@ from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.subscriptions import LEDGER
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
-from ayes.schemas.errors import BadInput, LogDamaged, OutcomeUnknown
+from ayes.schemas.errors import LogDamaged, OutcomeUnknown
+from ayes.schemas.logs import get_logger
 from ayes.schemas.slots import ThreadRef, stops
+
+_log: Final = get_logger("ayes.ops.actions.packing")
 
 #: The age of a pack at which its facts leave the stream. A reader that has read a page of the
 #: stream reads the packs long before that. A node may take less than half of this time to learn
 #: that it does not lead any more.
 REMOVED_AFTER: Final = timedelta(minutes=2)
+#: How often `packing` packs.
+EVERY_S: Final = 3600.0
 
 
 class PackedThread(Struct, frozen=True):
@@ -40,6 +51,34 @@ class PackedThread(Struct, frozen=True):
     packed: int = 0
     #: Facts that left the stream.
     removed: int = 0
+
+
+@asynccontextmanager
+async def packing(
+    settled_for: timedelta | None, *, store: Path | str | None = None
+) -> AsyncGenerator[None]:
+    """Pack the log each hour during the block. What runs beside it goes on if that fails.
+
+    Args:
+        settled_for: as of `pack_log`; None: do not pack.
+    """
+    if settled_for is None:
+        yield
+        return
+    async with Ledger.connect(store, role="admin", name="packer") as ledger:
+        run = partial(_pack_hourly, ledger, settled_for)
+        async with beside(keep_running("packer", run, ends=())):
+            yield
+
+
+async def _pack_hourly(ledger: Ledger, settled_for: timedelta) -> None:
+    while True:
+        async with aclosing(pack_log(ledger, settled_for=settled_for)) as threads:
+            each = [one async for one in threads]
+        if each:
+            packed, removed = sum(one.packed for one in each), sum(one.removed for one in each)
+            _log.info("settled facts were packed", packed=packed, removed=removed)
+        await asyncio.sleep(EVERY_S)
 
 
 async def pack_log(
@@ -57,17 +96,13 @@ async def pack_log(
         LogDamaged: a pack, or a fact that is to be packed, cannot be read.
     """
     log = _let_go(ledger)
-    stream = await streams.info(log.api, f"STREAM.INFO.{LEDGER}")
-    if stream is None or not streams.is_packed(stream):
-        raise BadInput(
-            "the facts of this log stay in its stream, so nothing can be packed: its level is "
-            f"{streams.level_of(stream) if stream else 'unknown'}, and packing needs level "
-            f"{streams.PACKED_LEVEL}. Nothing was changed."
-        )
+    streams.check_packed(await streams.info(log.api, f"STREAM.INFO.{LEDGER}"))
     at = now or await log.clock()
-    for thread in await _threads(log):
-        packed = await pack(ledger, thread, before=at - settled_for)
-        removed = await remove(ledger, thread, now=at)
+    before = at - settled_for
+    acknowledged = await _acknowledged(log)
+    for thread in await _threads(log, before):
+        packed = await pack(ledger, thread, before=before)
+        removed = await remove(ledger, thread, now=at, acknowledged=acknowledged)
         if packed or removed:
             yield PackedThread(str(thread), packed, removed)
 
@@ -113,11 +148,14 @@ async def _recorded(ledger: Ledger, thread: ThreadRef, begin: int, new: Iterable
     return True
 
 
-async def remove(ledger: Ledger, thread: ThreadRef, *, now: datetime) -> int:
+async def remove(ledger: Ledger, thread: ThreadRef, *, now: datetime, acknowledged: float) -> int:
     """Remove from the stream what is in the packs of a thread; returns how many facts.
 
     Packs that are younger than `REMOVED_AFTER` are left for a later run, and so is what a worker
     was not delivered yet, or has not acknowledged.
+
+    Args:
+        acknowledged: as of `_acknowledged`.
 
     Raises:
         LogDamaged: a pack differs from what is in the stream, or cannot be read. Nothing of it is
@@ -135,33 +173,42 @@ async def remove(ledger: Ledger, thread: ThreadRef, *, now: datetime) -> int:
         for one in there:
             if live[one.seq] != one:
                 raise LogDamaged(f"{pack.subject} has another fact {one.seq:,} than the stream")
-        if await _is_awaited(log, there[-1].seq):
+        if there[-1].seq > acknowledged:
             continue
         await log.remove(thread, packs.number_of(pack.subject))
         done += len(there)
     return done
 
 
-async def _is_awaited(log: JetStream, seq: int) -> bool:
-    """Whether a worker may still be delivered a fact up to this number."""
+async def _acknowledged(log: JetStream) -> float:
+    """The number up to which no worker is delivered any of the facts that are there now.
+
+    It is asked for once in a run, before anything is packed. It stays true: what was acknowledged
+    is not delivered again, and a fact that comes later has a later number than all that is removed
+    in this run, which was packed `REMOVED_AFTER` before it began. A consumer that is created
+    meanwhile begins with what is in the stream by then, as it would after the run.
+    """
     described = await streams.described(log.api, [LEDGER], lambda one: one.stream == LEDGER)
-    return any(
-        (one["num_pending"] or one["num_ack_pending"]) and one["ack_floor"]["stream_seq"] < seq
+    waiting = [
+        one["ack_floor"]["stream_seq"]
         for one in described.consumers.values()
-        if one is not None
-    )
+        if one is not None and (one["num_pending"] or one["num_ack_pending"])
+    ]
+    return min(waiting, default=math.inf)
 
 
 def _number(raw: RawMessage) -> int:
     return packs.number_of(raw.subject)
 
 
-async def _threads(log: JetStream) -> list[ThreadRef]:
-    """The threads with facts in the stream that may be packed, or were."""
+async def _threads(log: JetStream, before: datetime) -> list[ThreadRef]:
+    """The threads with facts in the stream from before this time that may be packed, or were."""
     found = dict[ThreadRef, None]()
     async with aclosing(log.in_stream()) as pages:
         async for page in pages:
             for raw in page:
+                if raw.recorded_at >= before:
+                    return [*found]
                 match raw.subject.split("."):
                     case [_, workspace, thread, "call" | "turn" | "said", *_]:
                         found[ThreadRef(workspace, thread)] = None

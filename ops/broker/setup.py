@@ -50,20 +50,27 @@ async def declare_streams(
     replicas: int = 1,
     also: Sequence[str] = (),
     max_bytes: int | None = None,
+    packed: bool = False,
 ) -> None:
     """Create missing streams and consumers, and set missing bounds.
 
     Args:
         also: the optional consumers to create.
         max_bytes: the bound of the log in bytes; by default its present one, or else as declared.
+        packed: the facts of the log may leave its stream. A log that is there stays as it is.
 
     Raises:
-        BadInput: the log holds more than `max_bytes`.
+        BadInput: the log holds more than `max_bytes`, or is not `packed` and is to be.
         BrokerRefused: the broker does not allow it, or has no room for them.
     """
     async with JetStream.connect(store, role="admin") as log:
         await ensure(
-            log.api, replicas=replicas, ack_wait_s=ack_wait_s, also=also, max_bytes=max_bytes
+            log.api,
+            replicas=replicas,
+            ack_wait_s=ack_wait_s,
+            also=also,
+            max_bytes=max_bytes,
+            packed=packed,
         )
 
 

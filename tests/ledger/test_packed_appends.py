@@ -14,7 +14,7 @@ from stories import CALL, REF, WISH, life
 from ayes.ledger import packs
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import AlreadyRecorded, EventLog, Recorded, SlotTaken
-from ayes.ledger.nats import jetstream, streams
+from ayes.ledger.nats import jetstream
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
@@ -38,14 +38,11 @@ async def told(port: EventLog, ledger: Ledger) -> Ledger:
 
 
 @pytest.fixture
-async def stranger(
-    port: EventLog, ledger: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> AsyncIterator[Ledger]:
+async def stranger(port: EventLog, ledger: Ledger, tmp_path: Path) -> AsyncIterator[Ledger]:
     """Another program, that knows nothing of the log."""
     if not isinstance(port, JetStream):
         yield ledger
         return
-    monkeypatch.setattr(streams, "LEVEL", streams.PACKED_LEVEL)
     async with Ledger.connect(tmp_path / "store", role="admin") as another:
         yield another
 
@@ -263,7 +260,6 @@ async def test_programs_that_write_into_one_thread_at_once(size, tmp_path, monke
     """All write at once, and each name is used once. On three nodes one such fact is in process at
     a time; a batch counts as one.
     """
-    monkeypatch.setattr(streams, "LEVEL", streams.PACKED_LEVEL)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(sized(size, tmp_path / "store"))
         each = [

@@ -18,7 +18,6 @@ from until import until
 from ayes.ledger import packs
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import EventLog, RawMessage, Recorded, identity_of
-from ayes.ledger.nats import streams
 from ayes.ledger.nats.credentials import RegisteredLogin
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
@@ -410,13 +409,12 @@ async def test_who_reads_until_the_end_is_done_when_the_rest_is_removed(port: Ev
     assert found == left
 
 
-async def test_a_login_of_some_workspaces_finds_what_left_of_theirs(tmp_path: Path, monkeypatch):
+async def test_a_login_of_some_workspaces_finds_what_left_of_theirs(tmp_path: Path):
     """By its number; what is of others is nothing to it, in the stream or not."""
     async with (
         running(tmp_path / "store") as server,
         Ledger.connect(server.store.path, role="admin") as admin,
     ):
-        monkeypatch.setattr(streams, "LEVEL", streams.PACKED_LEVEL)
         now, file = datetime.now(UTC), tmp_path / "login"
         new = RegisteredLogin("service", "", now + timedelta(hours=1), now, (REF.workspace,))
         file.write_bytes(msgspec.json.encode(await logins.add(server.store, "ours", new, "")))
@@ -431,9 +429,8 @@ async def test_a_login_of_some_workspaces_finds_what_left_of_theirs(tmp_path: Pa
 
 
 @pytest.mark.parametrize("size", SIZES)
-async def test_the_operator_and_the_leader_read_it_whole(size, tmp_path: Path, monkeypatch):
+async def test_the_operator_and_the_leader_read_it_whole(size, tmp_path: Path):
     """Without a consumer, and from the leader alone."""
-    monkeypatch.setattr(streams, "LEVEL", streams.PACKED_LEVEL)
     async with (
         sized(size, tmp_path / "store") as store,
         Ledger.connect(store.path, role="admin") as admin,

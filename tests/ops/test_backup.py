@@ -151,7 +151,7 @@ async def test_a_log_in_use_is_backed_up_and_goes_on_elsewhere(tmp_path, elsewhe
 
 
 @pytest.mark.parametrize("elsewhere", sampled([one_server, three_nodes], one_server))
-async def test_a_packed_log_is_as_it_was_elsewhere(tmp_path, elsewhere, monkeypatch):
+async def test_a_packed_log_is_as_it_was_elsewhere(tmp_path, elsewhere):
     """With what left its stream, in a log of its level alone. Used slots stay used, and more may
     leave there.
     """
@@ -173,7 +173,6 @@ async def test_a_packed_log_is_as_it_was_elsewhere(tmp_path, elsewhere, monkeypa
         elsewhere(tmp_path / "elsewhere") as there,
         JetStream.connect(there, role="admin") as log,
     ):
-        monkeypatch.setattr(streams, "LEVEL", streams.PACKED_LEVEL)
         with pytest.raises(BadInput, match="of a log of level 2, and this ledger is of level 1"):
             await restore(log, file)
         assert await log.last_seq() == 0
@@ -351,7 +350,7 @@ async def test_another_backup_or_a_log_of_a_newer_program_is_refused(log, backup
     """
     with pytest.raises(BadInput, match="It is another backup"):
         await restore(log, backup, digest="0123")
-    monkeypatch.setattr(streams, "LEVEL", 0)
+    monkeypatch.setattr(streams, "PACKED_LEVEL", 0)
     with pytest.raises(NewerLog, match="this log is at level 1"):
         await restore(log, backup)
     assert await log.last_seq() == 0

@@ -13,14 +13,14 @@ from ayes.ledger.nats.api import Api
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.drift import differences
-from ayes.ledger.nats.streams import LEVEL, described, level_of
+from ayes.ledger.nats.streams import LEVEL, PACKED_LEVEL, described, level_of
 from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.server import ensure_account
 from ayes.schemas.errors import NewerLog
 
 SENTENCE = (
-    f"this log is at level 99; this program (ayes {version('ayes')}) knows levels up to {LEVEL}: "
-    "upgrade it."
+    f"this log is at level 99; this program (ayes {version('ayes')}) knows levels up to "
+    f"{PACKED_LEVEL}: upgrade it."
 )
 
 
@@ -48,7 +48,7 @@ async def test_nobody_connects_to_a_log_of_an_unknown_level(store):
     for role in ("service", "reviewer-ana", "gate", "observer", "operator"):
         with pytest.raises(NewerLog, match="level 99"):
             await Ledger.connect(store, role=role).__aenter__()
-    for level in ("0", "x", "2"):
+    for level in ("0", "x", str(PACKED_LEVEL + 1)):
         await at_level(store, level)
         with pytest.raises(NewerLog):
             await Ledger.connect(store).__aenter__()

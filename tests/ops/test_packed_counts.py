@@ -47,13 +47,12 @@ OF_REF, OF_OTHER = 6, 4
 
 
 @pytest.fixture
-async def told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Ledger]:
+async def told(tmp_path: Path) -> AsyncIterator[Ledger]:
     """Two threads with settled calls, and one that is open, on an administrator's login."""
     async with (
         running(tmp_path / "store") as server,
         Ledger.connect(server.store.path, role="admin") as ledger,
     ):
-        monkeypatch.setattr(streams, "LEVEL", streams.PACKED_LEVEL)
         await let_remove(ledger.log)
         await streams.ensure(log_of(ledger).api)
         await ledger.append(REF.opened, e.ThreadOpened(requester="rita"))

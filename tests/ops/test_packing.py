@@ -10,14 +10,18 @@ from typing import Any
 
 import pytest
 from packing import in_stream, let_remove
-from stories import CALL, REF, WISH, life
+from stories import CALL, REF, WISH, life, request
+from until import until
 
 from ayes.ledger import packs
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import EventLog, RawMessage
 from ayes.ledger.nats import jetstream, streams
+from ayes.ledger.nats.group_commit import AMONG
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.key_value import REPLACES
 from ayes.ledger.subscriptions import LEDGER
+from ayes.ops.actions import packing
 from ayes.ops.actions.packing import REMOVED_AFTER, PackedThread, pack_log
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
@@ -132,9 +136,8 @@ async def test_killed_between_any_two_requests(told: Ledger, monkeypatch):
     assert await ran(told, LATER) == []
 
 
-async def test_two_runs_at_once_are_as_one(told: Ledger, tmp_path: Path, monkeypatch):
+async def test_two_runs_at_once_are_as_one(told: Ledger, tmp_path: Path):
     """Each fact is in one pack, and packs are numbered without a hole."""
-    monkeypatch.setattr(streams, "LEVEL", streams.PACKED_LEVEL)
     async with Ledger.connect(tmp_path / "store", role="admin") as another:
         for turn in range(5):
             for thread in (REF, OTHER):
@@ -152,7 +155,6 @@ async def test_two_runs_at_once_are_as_one(told: Ledger, tmp_path: Path, monkeyp
 
 async def test_who_is_second_begins_anew(told: Ledger, tmp_path: Path, monkeypatch):
     """It packs what the other run has not packed, behind that."""
-    monkeypatch.setattr(streams, "LEVEL", streams.PACKED_LEVEL)
     assert isinstance(told.log, JetStream)
     append, others = told.log.append, list[PackedThread]()
     async with Ledger.connect(tmp_path / "store", role="admin") as another:
@@ -193,12 +195,111 @@ async def test_what_a_worker_has_not_seen_to_stays(told: Ledger):
     assert await ran(told, LATER) == []
     await told.log.api.call(f"CONSUMER.DELETE.{LEDGER}.gate", {})
     await declare(told.log, "new")
+    at = await told.log.clock()
     await told.append(OTHER.said("later"), SAID)
     waiting = await told.log.progress("gate")
     assert waiting is not None
     assert waiting.waiting == 1
-    done = await ran(told, LATER, settled_for=timedelta(days=1))
-    assert [one.removed for one in done] == [6, 4]
+    run = pack_log(told, settled_for=LATER, now=at + LATER)
+    async with aclosing(run) as done:
+        assert [one.removed async for one in done] == [6, 4]
+
+
+async def test_the_workers_are_asked_about_once_in_a_run(told: Ledger, monkeypatch):
+    """And not for each pack; and the log is read no further than facts are old enough."""
+    assert isinstance(told.log, JetStream)
+    await ran(told)
+    at = await told.log.clock()
+    for number in range(3):
+        await told.append(ThreadRef("third", f"t{number}").said("m1"), SAID)
+    asked, described = list[str](), streams.described
+
+    async def counted(*args: Any) -> streams.Described:
+        asked.append("described")
+        return await described(*args)
+
+    monkeypatch.setattr(streams, "described", counted)
+    packed, pack = list[ThreadRef](), packing.pack
+
+    async def noted(ledger: Ledger, thread: ThreadRef, **options: Any) -> int:
+        packed.append(thread)
+        return await pack(ledger, thread, **options)
+
+    monkeypatch.setattr(packing, "pack", noted)
+    run = pack_log(told, settled_for=LATER, now=at + LATER)
+    async with aclosing(run) as done:
+        assert [one.removed async for one in done] == [6, 4]
+    assert packed == [REF, OTHER]
+    assert asked == ["described"]
+
+
+async def test_decisions_leave_before_all_that_is_beside_them(told: Ledger, monkeypatch):
+    """Who sees one after a claim of its own knows that the claims of before were there."""
+    assert isinstance(told.log, JetStream)
+    await ran(told)
+    before = {one.subject for one in await in_stream(told.log)}
+    call, seen = told.log.api.call, list[set[str]]()
+
+    async def watched(what: str, *args: Any, **options: Any) -> Any:
+        answer = await call(what, *args, **options)
+        if what.startswith("STREAM.PURGE"):
+            seen.append({one.subject for one in await in_stream(told.log)})
+        return answer
+
+    monkeypatch.setattr(told.log.api, "call", watched)
+    await ran(told, LATER)
+    assert len(seen) == 10
+    for decided in (CALL.decided, OTHER.call("c1").decided):
+        own = {one for one in before if one.startswith(decided.subject.removesuffix("decided"))}
+        assert len(own) > 2
+        assert any(decided.subject not in one and own - one != own for one in seen)
+        assert all(own <= there for there in seen if decided.subject in there)
+
+
+async def test_a_plain_client_that_claims_what_has_left_finds_no_approval_beside_it(
+    told: Ledger,
+):
+    """The broker takes the slot for free, and the condition on revocations holds."""
+    assert isinstance(told.log, JetStream)
+    await ran(told)
+    await ran(told, LATER)
+    claim = CALL.client_claim(1).subject
+    started = e.ToolStarted(digest=request(WISH).digest, idempotency_key=str(CALL))
+    headers = {REPLACES: "0", AMONG: CALL.revocations}
+    ack = await told.log.api.publish(claim, encode(told.with_envelope(started)), headers)
+    assert ack.error is None
+    found = [one async for page in told.log.in_stream(1, CALL.subjects) for one in page]
+    assert [one.subject for one in found] == [claim]
+
+
+async def test_what_is_settled_is_packed_hourly(told: Ledger, tmp_path: Path, monkeypatch):
+    """Beside the workers; a run that fails is begun again."""
+    monkeypatch.setattr(packing, "EVERY_S", 0.01)
+    monkeypatch.setattr(packing, "REMOVED_AFTER", AT_ONCE)
+    failed, run = list[str](), packing.pack_log
+
+    def failing(*args: Any, **options: Any) -> Any:
+        if not failed:
+            failed.append("once")
+            raise BrokerAway("away")
+        return run(*args, **options)
+
+    monkeypatch.setattr(packing, "pack_log", failing)
+
+    async def has_left() -> bool:
+        return CALL.decided.subject not in {one.subject for one in await in_stream(told.log)}
+
+    async with packing.packing(None, store=tmp_path / "store"):
+        assert not failed
+    async with packing.packing(AT_ONCE, store=tmp_path / "store"):
+        await until(has_left)
+        await told.append(REF.said("m2"), SAID)
+
+        async def is_packed() -> bool:
+            return await told.log.read(REF.packed(2).subject) != ()
+
+        await until(is_packed)
+    assert failed
 
 
 async def declare(log: JetStream, policy: str) -> None:
@@ -210,7 +311,7 @@ async def declare(log: JetStream, policy: str) -> None:
 
 async def test_a_log_whose_facts_stay_is_not_packed(ledger: Ledger):
     await ledger.append(REF.said("m1"), SAID)
-    with pytest.raises(BadInput, match="its level is 1, and packing needs level 2"):
+    with pytest.raises(BadInput, match="it is at level 1, and not at 2"):
         await ran(ledger)
     assert await ledger.log.last_seq() == 1
 

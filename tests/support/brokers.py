@@ -29,24 +29,30 @@ class _Tree(NamedTuple):
     files: dict[Path, bytes]
 
 
-#: The files of a broker that has the streams, by the `ack_wait_s` of their consumers and by the
-#: optional ones: to write them costs less than half of what it costs to declare the streams again.
-_DECLARED: dict[tuple[float, tuple[str, ...]], _Tree] = {}
+#: The files of a broker that has the streams, by the `ack_wait_s` of their consumers, by the
+#: optional ones, and by whether facts may leave the log's: to write them costs less than half of
+#: what it costs to declare the streams again.
+_DECLARED: dict[tuple[float, tuple[str, ...], bool], _Tree] = {}
 
 
 @asynccontextmanager
 async def running(
-    path: Path, ack_wait_s: float = 30.0, also: tuple[str, ...] = tuple(DURABLES)
+    path: Path,
+    ack_wait_s: float = 30.0,
+    also: tuple[str, ...] = tuple(DURABLES),
+    *,
+    packed: bool = False,
 ) -> AsyncGenerator[EmbeddedServer]:
     """A broker that has the streams, and these optional consumers.
 
     It flushes to disk every two minutes rather than before each acknowledgement: only a power cut
     shows the difference.
     """
-    if (ack_wait_s, also) not in _DECLARED:
-        _DECLARED[ack_wait_s, also] = await _declare(ack_wait_s, also)
+    made = ack_wait_s, also, packed
+    if made not in _DECLARED:
+        _DECLARED[made] = await _declare(*made)
     server = EmbeddedServer(path, sync="2m")
-    _write(_DECLARED[ack_wait_s, also], server.store)
+    _write(_DECLARED[made], server.store)
     async with server:
         yield server
 
@@ -60,7 +66,7 @@ def _write(declared: _Tree, store: Store) -> None:
             (store.path / file).write_bytes(content)
 
 
-async def _declare(ack_wait_s: float, also: tuple[str, ...]) -> _Tree:
+async def _declare(ack_wait_s: float, also: tuple[str, ...], packed: bool) -> _Tree:
     # Where the tests' files are: the limits of the streams fit what is free there.
     folder = os.environ.get("PYTEST_DEBUG_TEMPROOT")
     with TemporaryDirectory(prefix="declared-", dir=folder) as made:
@@ -70,7 +76,7 @@ async def _declare(ack_wait_s: float, also: tuple[str, ...]) -> _Tree:
             await connection.open(name="test set-up", timeout_s=60)
             requests = Api(connection)
             await requests.start()
-            await ensure(requests, ack_wait_s=ack_wait_s, also=also)
+            await ensure(requests, ack_wait_s=ack_wait_s, also=also, packed=packed)
             await connection.close()
         found = sorted((path / "jetstream").rglob("*"))
         folders = [path / "jetstream", *(one for one in found if one.is_dir())]

@@ -7,7 +7,7 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import EventLog, RawMessage, Recorded
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ledger.nats.streams import PACKED_LEVEL
+from ayes.ledger.nats.streams import streams
 from ayes.ledger.subscriptions import LEDGER
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
@@ -16,12 +16,13 @@ from ayes.schemas.slots import ROOT, Slot, ThreadRef, stops
 
 
 async def let_remove(port: EventLog) -> None:
-    """Make the empty log anew, so that facts may be removed from it."""
+    """Make the empty log anew, so that facts may be removed from it. No worker is waited for."""
     if isinstance(port, JetStream):
-        config = (await port.api.call(f"STREAM.INFO.{LEDGER}"))["config"]
-        config["metadata"] |= {"ayes-level": str(PACKED_LEVEL)}
+        there = (await port.api.call(f"STREAM.INFO.{LEDGER}"))["config"]
         await port.api.call(f"STREAM.DELETE.{LEDGER}", {})
-        await port.api.call(f"STREAM.CREATE.{LEDGER}", config | {"deny_purge": False})
+        declared = streams(there["num_replicas"], packed=True)[LEDGER]
+        config = declared | {"name": LEDGER, "max_bytes": there["max_bytes"]}
+        await port.api.call(f"STREAM.CREATE.{LEDGER}", config)
         port._is_packed = None
 
 

@@ -15,7 +15,7 @@ from ayes.interfaces.cli.command import Session
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.nats import drift as drift_module
 from ayes.ledger.nats.drift import check_own, differences
-from ayes.ledger.nats.streams import described, info
+from ayes.ledger.nats.streams import described, info, is_packed
 from ayes.ledger.subscriptions import DURABLES, LEDGER, PARKED
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.workers import reactions, working
@@ -136,6 +136,35 @@ async def test_what_the_broker_cannot_change_is_named(store, admin, setup):
         "consumer gate: deliver_policy is 'all', declared is 'by_start_time'"
     ]
     assert (await consumer(admin))["config"]["max_ack_pending"] == DURABLES["gate"].at_once
+
+
+async def test_a_log_to_be_packed_is_made_so_and_stays_so(tmp_path, capsys):
+    """Whoever sets it up later, and whatever for."""
+    async with EmbeddedServer(tmp_path / "store", sync="2m") as server:
+        session = Session(server.store.path, json=True)
+        for packed in (True, False, True):
+            assert await setup_command.setup(packed=packed, session=session) == 0
+            async with Ledger.connect(server.store.path, role="admin") as made:
+                stream = await info(made.log.api, f"STREAM.INFO.{LEDGER}")
+                assert is_packed(stream)
+                assert not stream["config"]["deny_purge"]
+                assert differences(await described(made.log.api)) == []
+        capsys.readouterr()
+        async with Ledger.connect(server.store.path, role="admin") as made:
+            await stream_changed(made, deny_purge=True)
+        options = {"do_upgrade": True, "yes": True, "session": session}
+        assert await setup_command.setup(**options) == 1
+        told = json.loads(capsys.readouterr().out)
+        assert told["differing"] == ["stream LEDGER: deny_purge is True, declared is False"]
+        [one] = told["plan"]
+        assert one["remedy"].startswith("stays, since the broker takes it back in a restore only")
+
+
+async def test_a_log_whose_facts_stay_is_not_made_another(store, admin, setup):
+    """And it is said what can be done."""
+    with pytest.raises(BadInput, match=r"in a restore only: `ayes backup`, then `ayes restore`"):
+        await setup(packed=True)
+    assert differences(await described(admin.log.api)) == []
 
 
 @pytest.mark.parametrize(("word", "code"), [("n", 1), ("y", 0)])
