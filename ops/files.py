@@ -30,7 +30,8 @@ async def sweep(log: JetStream, older_than: timedelta) -> int:
         LogLost: a fact is missing, so nobody can say which files are named.
         Unavailable: the broker does not answer, or does not allow it. A retry is safe.
     """
-    until = await _first_since(log, older_than)
+    since = await log.clock() - older_than
+    until = await log.first_since(since, f"{FILES}.>", STORED)
     named, seq, removed = set[str](), 1, 0
     for place in sorted(await _places(log)):
         # What was recorded meanwhile counts too: up to the leader's last fact of this moment.
@@ -56,21 +57,6 @@ async def _state(log: JetStream, **asked: object) -> dict[str, Any]:
     stream = await log.api.call(f"STREAM.INFO.{STORED}", asked, repeat=True)
     state: dict[str, Any] = stream["state"]
     return state
-
-
-async def _first_since(log: JetStream, age: timedelta) -> int:
-    """The number of the first piece that is younger."""
-    state = await _state(log)
-    low, high = int(state["first_seq"]), int(state["last_seq"]) + 1
-    since = await log.clock() - age
-    while low < high:
-        middle = (low + high) // 2
-        piece = await log.leaders_message(STORED, seq=middle, next_by_subj=f"{FILES}.>")
-        if piece is None or piece.recorded_at >= since:
-            high = middle
-        else:
-            low = piece.seq + 1
-    return low
 
 
 async def _places(log: JetStream) -> set[str]:

@@ -586,7 +586,7 @@ class JetStream:
         """
         subjects = subjects or (_EVERY,)
         is_whole = _EVERY in subjects
-        removed = Removed(self.in_stream, self._at, subjects, start)
+        removed = Removed(self.in_stream, self._at, self.first_since, subjects, start)
         following = start if isinstance(start, int) else 0
         is_dense = is_whole or not removed.packs or not await self._lets_go(patiently=patiently)
         end = 0 if is_dense else await _waiting(self.last_seq, patiently=patiently)
@@ -690,6 +690,23 @@ class JetStream:
         for part in (filter(_is_decision, facts), filterfalse(_is_decision, facts)):
             for some in batched(part, _AT_ONCE, strict=False):
                 await asyncio.gather(*map(purge, some))
+
+    async def first_since(
+        self, since: datetime, subjects: str, stream: str = subscriptions.LEDGER
+    ) -> int:
+        """The number from which on each message on the subjects, in the stream itself, was recorded
+        at that time or later, and no message before it was.
+        """
+        state = by_leader(await self.api.call(f"STREAM.INFO.{stream}", repeat=True))["state"]
+        low, high = int(state["first_seq"]), int(state["last_seq"]) + 1
+        while low < high:
+            middle = (low + high) // 2
+            message = await self.leaders_message(stream, seq=middle, next_by_subj=subjects)
+            if message is None or message.recorded_at >= since:
+                high = middle
+            else:
+                low = message.seq + 1
+        return low
 
     async def _get(
         self, stream: str, subjects: tuple[str, ...], *, seq: int = 0, **which: Any

@@ -26,6 +26,8 @@ class Removed:
     Args:
         pages: the messages on a wildcard from a number on, to the end of the stream.
         at: the message of a number.
+        first_since: the number from which on the stream has what was recorded on a wildcard at a
+            time or later.
         subjects: those of the facts, with wildcards.
         start: the number or time of the first one.
     """
@@ -34,16 +36,19 @@ class Removed:
         self,
         pages: Callable[[int, str], AsyncGenerator[list[RawMessage]]],
         at: Callable[[int], Awaitable[RawMessage | None]],
+        first_since: Callable[[datetime, str], Awaitable[int]],
         subjects: tuple[str, ...],
         start: int | datetime,
     ) -> None:
-        self._pages, self._at = pages, at
+        self._pages, self._at, self._first_since = pages, at, first_since
         self._subjects = subjects
         self._since = start if isinstance(start, datetime) else None
         #: The first number that was not asked for yet.
         self._next = 1 if isinstance(start, datetime) else start
         #: By wildcard over packs, the number behind the last one that was read.
         self._behind = dict.fromkeys(packs.packs_over(subjects), self._next)
+        #: Whether no packs are looked for that are older than the first fact.
+        self._is_placed = self._since is None
         #: Of packs whose facts are not read yet: the number of the first fact, and of the pack.
         self._later: list[tuple[int, int]] = []
         #: Facts that come next, by number.
@@ -62,6 +67,7 @@ class Removed:
             LogDamaged: a pack cannot be read.
             NewerLog: a newer program made one.
         """
+        await self._place()
         for wildcard, start in self._behind.items():
             async with aclosing(self._pages(start, wildcard)) as pages:
                 async for page in pages:
@@ -78,6 +84,16 @@ class Removed:
         each = [self._facts[seq] for seq in sorted(self._facts) if seq <= last]
         self.skip(last)
         return each
+
+    async def _place(self) -> None:
+        """Begin at the first packs that may have facts of that time: a pack is recorded after the
+        facts in it.
+        """
+        if self._since is not None and not self._is_placed:
+            for wildcard, behind in self._behind.items():
+                first = await self._first_since(self._since, wildcard)
+                self._behind[wildcard] = max(behind, first)
+            self._is_placed = True
 
     def skip(self, last: int) -> None:
         """Ask for none up to this number."""

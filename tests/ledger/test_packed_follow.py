@@ -34,6 +34,7 @@ OTHER = ThreadRef(REF.workspace, "other")
 ELSEWHERE = ThreadRef("elsewhere", REF.thread)
 THREADS = (REF, OTHER, ELSEWHERE)
 AGAIN = e.Said(role="user", text="again")
+A_DAY = timedelta(days=1)
 STOP = StopRef("third", "ana", "s1")
 
 PATTERNS = (
@@ -274,6 +275,37 @@ async def test_the_end_is_found_that_leaves_while_a_leader_is_read(packable: Led
     assert found[: len(before)] == before
     assert [one.seq for one in found] == [*range(1, await log.last_seq() + 1)]
     assert before[-1] not in await in_stream(log)
+
+
+@pytest.mark.log("jetstream")
+async def test_who_reads_from_a_time_on_reads_no_packs_of_before(packable: Ledger, monkeypatch):
+    """A pack has facts that were recorded before it."""
+    log = packable.log
+    assert isinstance(log, JetStream)
+    await removed(packable, *THREADS)
+    for number in range(2):
+        await packable.append(REF.said(f"later-{number}"), AGAIN)
+        end = await log.at(await log.last_seq())
+        await removed(packable, REF)
+    assert end is not None
+    every = await log.read(REF.packs)
+    last = every[-1]
+    for since in (*(one.recorded_at for one in (*every, end)), last.recorded_at + A_DAY):
+        first = await log.first_since(since, REF.packs)
+        assert [one for one in every if one.seq >= first] == [
+            one for one in every if one.recorded_at >= since
+        ]
+    unpacked, read = packs.unpacked, list[int]()
+
+    def noted(raw: RawMessage) -> list[RawMessage]:
+        read.append(raw.seq)
+        return unpacked(raw)
+
+    monkeypatch.setattr(packs, "unpacked", noted)
+    async with aclosing(log.follow((REF.subjects,), end.recorded_at, until_end=True)) as batches:
+        found = [one.seq async for batch in batches for one in batch]
+    assert found == [end.seq, last.seq]
+    assert {*read} == {last.seq}
 
 
 @pytest.mark.log("jetstream")

@@ -55,6 +55,10 @@ class World:
             self.told += [one.seq for one in found]
             yield found
 
+    async def first_since(self, since: datetime, subjects: str) -> int:
+        found = (one.seq for one in self.on(subjects) if one.recorded_at >= since)
+        return next(found, len(self.every) + 1)
+
     async def at(self, seq: int) -> RawMessage | None:
         pack = self.every[seq - 1]
         assert packs.unpacked(pack)[0].seq <= self.last, "it is read before it is due"
@@ -70,7 +74,7 @@ async def test_any_pages_of_any_log(subjects: str, seed: int):
     lot = random.Random(seed)
     world = World(lot, lot.randint(1, 80))
     start = lot.choice([1, lot.randint(1, 80)])
-    removed = Removed(world.in_stream, world.at, (subjects,), start)
+    removed = Removed(world.in_stream, world.at, world.first_since, (subjects,), start)
     left = [one for one in world.on(subjects, start) if one.seq not in world.gone]
     found, skipped = list[RawMessage](), 0
     while left:
@@ -93,14 +97,16 @@ async def test_any_pages_of_any_log(subjects: str, seed: int):
 
 
 async def test_from_a_time_on():
+    """No pack of before is read."""
     world = World(random.Random(7), 60)
     since = world.every[30].recorded_at
     world.last = len(world.every)
-    removed = Removed(world.in_stream, world.at, ("ledger.>",), since)
+    removed = Removed(world.in_stream, world.at, world.first_since, ("ledger.>",), since)
     found = await removed.up_to(len(world.every))
     assert found
     assert {one.seq for one in found} >= {seq for seq in world.gone if seq > 30}
     assert min(one.recorded_at for one in found) >= since
+    assert min(world.told) > 30
 
 
 async def test_a_pack_that_is_gone_is_damage():
@@ -110,7 +116,7 @@ async def test_a_pack_that_is_gone_is_damage():
     async def nothing(_seq: int) -> None:
         return None
 
-    removed = Removed(world.in_stream, nothing, ("ledger.>",), 1)
+    removed = Removed(world.in_stream, nothing, world.first_since, ("ledger.>",), 1)
     with pytest.raises(LogDamaged, match="a pack, cannot be read any more"):
         await removed.up_to(len(world.every))
 
@@ -126,7 +132,7 @@ async def test_nothing_is_left_out_after_a_pack_could_not_be_read():
             raise BrokerAway("nobody is there")
         return await world.at(seq)
 
-    removed = Removed(world.in_stream, at, ("ledger.>",), 1)
+    removed = Removed(world.in_stream, at, world.first_since, ("ledger.>",), 1)
     for _ in range(2):
         with pytest.raises(BrokerAway):
             await removed.up_to(len(world.every))
