@@ -55,8 +55,8 @@ bench: setup     ## measure ours and its floor, in under 10 minutes; ONLY=cycle 
 floods: setup    ## what one login at full speed leaves the others; ONLY=facts for one flood, SECONDS=30 each
 	@$(BIN)/python -m bench.floods $(ONLY) --seconds $(or $(SECONDS),30)
 
-growth: setup    ## how cost grows with the log and with processes; FACTS=10000,100000, JSON=1
-	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m bench.growth $(if $(FACTS),--facts $(FACTS)) $(if $(JSON),--json)
+growth: setup    ## how cost grows with the log and with processes; FACTS=10000,100000, PACKED=1, JSON=1
+	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m bench.growth $(if $(FACTS),--facts $(FACTS)) $(if $(PACKED),--packed) $(if $(JSON),--json)
 
 charts: setup    ## a chart for each workload into docs/charts, from RESULTS="bench.jsonl growth.jsonl"
 	@$(BIN)/python -m bench.charts $(RESULTS) docs/charts

@@ -1,6 +1,7 @@
 """How cost grows: with the facts in the log, and with the processes at work.
 
     python -m bench.growth --facts 10000,100000,1000000
+    python -m bench.growth --facts 10000,100000 --packed
 
 One store grows from size to size, so that nothing is written twice. It starts with the same
 facts at each size: a long conversation, and calls that are never decided. The log of the other
@@ -11,6 +12,9 @@ Each line compares a cost with the same cost at the first size, so its ratio is 
 that must not grow have a target; for the others the table at the end has the growth for a million
 more facts. Then 1, 2, 4 and 8 processes of gate and executor do approvals on a fresh
 store each, compared with one of them.
+
+With `--packed`, what is settled is packed and removed from the stream as the log grows
+(docs/packing.md). The packs are counted as facts.
 """
 
 import argparse
@@ -23,19 +27,25 @@ import statistics
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Final
 
 from msgspec import Struct
 
 from ayes.interfaces.cli.terminal.logs import setup
+from ayes.ledger import packs
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Recorded
+from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.subscriptions import DURABLES, LEDGER
+from ayes.ops.actions.packing import REMOVED_AFTER, pack_log
 from ayes.ops.audit.replay import replay
-from ayes.ops.broker.server import EmbeddedServer
+from ayes.ops.broker.server import HOST, EmbeddedServer, free_ports
 from ayes.ops.broker.setup import declare_streams
 from ayes.projections.fold import ProjectedRow, ProjectionState
 from ayes.projections.pending import OPEN_APPROVALS, oldest
@@ -65,6 +75,8 @@ _MANY: Final = 2_000
 _WARM: Final = 10
 #: More than any log holds: where the mix would come to its end.
 _ENDLESS: Final = 10**12
+#: With `--packed`, after so many facts what is settled is packed.
+_PACKED_EVERY: Final = 20_000
 
 
 class Cost(Struct, frozen=True):
@@ -83,6 +95,8 @@ type Measured = dict[Cost, list[float]]
 WRITTEN: Final = Cost("broker memory, when all was just written", "MB")
 STARTED: Final = Cost("broker memory, when it was just started", "MB")
 A_FACT: Final = Cost("broker memory by the fact, when all was just written", "bytes")
+HEAP: Final = Cost("broker heap, when it was just started", "MB")
+SUBJECTS: Final = Cost("subjects in the log's stream", "subjects")
 DISK: Final = Cost("disk", "MB")
 DISK_A_FACT: Final = Cost("disk by the fact", "bytes", flat=True)
 START: Final = Cost("broker start-up after a stop", "ms")
@@ -109,38 +123,73 @@ def best(cost: Cost, rounds: list[float]) -> float:
 # --------------------------------------------------------------------------------- facts in the log
 
 
-class Growing:
-    """A store whose log grows by the same mix of facts."""
+class ProfiledServer(EmbeddedServer):
+    """A broker that tells what it has in memory."""
 
-    def __init__(self, store: Path) -> None:
+    def _config(self, port: int) -> str:
+        [self.profile_port] = free_ports(0)
+        return super()._config(port) + f"\nprof_port: {self.profile_port}\n"
+
+    def heap_mb(self) -> float:
+        """What is left after its garbage was collected."""
+        url = f"http://{HOST}:{self.profile_port}/debug/pprof/heap?gc=1&debug=1"
+        with urllib.request.urlopen(url, timeout=60) as answer:
+            lines = answer.read().decode().splitlines()
+        mark = "# HeapAlloc = "
+        return int(next(one for one in lines if one.startswith(mark))[len(mark) :]) / (1 << 20)
+
+
+class Growing:
+    """A store whose log grows by the same mix of facts.
+
+    Args:
+        packed: pack what is settled as it grows.
+    """
+
+    def __init__(self, store: Path, *, packed: bool = False) -> None:
         self.store = store
+        self._packed = packed
         self._mix: Iterator[Place] = iter(())
 
     @asynccontextmanager
-    async def running(self) -> AsyncGenerator[EmbeddedServer]:
+    async def running(self) -> AsyncGenerator[ProfiledServer]:
         """Its broker."""
-        async with EmbeddedServer(self.store, sync=SYNC) as server:
+        async with ProfiledServer(self.store, sync=SYNC) as server:
             yield server
 
     async def begin(self) -> int:
         """Write the measured thread and calls, unless a log exists; the number of facts."""
         front = list(_front())
         async with self.running():
-            await declare_streams(self.store)
+            await declare_streams(self.store, packed=self._packed)
             async with Ledger.connect(self.store, role="admin") as ledger:
+                log = _jetstream(ledger)
+                if self._packed:
+                    # No worker runs, and what waits for one is not removed.
+                    for durable in DURABLES.values():
+                        what = f"$JS.API.CONSUMER.DELETE.{LEDGER}.{durable.name}"
+                        await log.api.ask(what, b"")
                 if not await ledger.log.last_seq():
                     await logs.append_all(ledger, iter(front))
                 held = await ledger.log.last_seq()
+                made = held - len(await log.counted(LEDGER, packs.EVERY))
                 if (await ledger.call(THREAD.wish(2, 0))).status is not Status.RETURNED:
                     raise BadInput(
                         f"the log in {self.store} was not begun here. Name another store."
                     )
-        self._mix = itertools.islice(logs.mixed(_ENDLESS, logs.AT_ONCE), held - len(front), None)
+        self._mix = itertools.islice(logs.mixed(_ENDLESS, logs.AT_ONCE), made - len(front), None)
         return held
 
     async def grow(self, ledger: Ledger, facts: int) -> None:
-        """Write until the log has `facts` facts."""
+        """Write until the log has `facts` facts; with packs, somewhat more."""
         before = await ledger.log.last_seq()
+        if self._packed:
+            held = before
+            while held < facts:
+                await logs.append_all(ledger, self.next(min(facts - held, _PACKED_EVERY)))
+                await _pack(ledger)
+                held = await ledger.log.last_seq()
+            return
         await logs.append_all(ledger, self.next(facts - before))
         after = await ledger.log.last_seq()
         if after != max(before, facts):
@@ -153,6 +202,22 @@ class Growing:
     def next(self, facts: int) -> Iterator[Place]:
         """The next facts of the mix."""
         return itertools.islice(self._mix, max(0, facts))
+
+
+def _jetstream(ledger: Ledger) -> JetStream:
+    assert isinstance(ledger.log, JetStream)
+    return ledger.log
+
+
+async def _pack(ledger: Ledger) -> None:
+    """Pack what is settled, and remove it, as if some time had passed between the two: nobody else
+    reads or writes.
+    """
+    for later in (timedelta(0), REMOVED_AFTER + timedelta(seconds=1)):
+        now = await ledger.log.clock() + later
+        async with aclosing(pack_log(ledger, settled_for=timedelta(0), now=now)) as threads:
+            async for _ in threads:
+                pass
 
 
 def _front() -> Iterator[Place]:
@@ -180,10 +245,13 @@ async def measured(growing: Growing, facts: int, rounds: int) -> tuple[int, Meas
     found[DISK_A_FACT] = [found[DISK][0] * (1 << 20) / facts]
     async with growing.running() as server:
         found[STARTED] = [resident_mb(server.pid)]
+        found[HEAP] = [server.heap_mb()]
         async with (
             Ledger.connect(growing.store, role="admin") as admin,
             Ledger.connect(growing.store, role="observer") as ledger,
         ):
+            stream = await _jetstream(admin).api.call(f"STREAM.INFO.{LEDGER}")
+            found[SUBJECTS] = [float(stream["state"]["num_subjects"])]
             found |= await _read(growing, admin, ledger, facts, rounds)
             found[REPLAY] = [await peak_mb(growing.store, facts)]
             found |= await _appended(growing, admin, facts, rounds)
@@ -438,6 +506,9 @@ def main() -> None:
         type=Path,
         help="keep the log in this directory; one that is there goes on growing",
     )
+    options.add_argument(
+        "--packed", action="store_true", help="pack what is settled as the log grows"
+    )
     options.add_argument("--json", action="store_true", help="one JSON object a line")
     given = options.parse_args()
     setup(verbose=False)
@@ -454,9 +525,8 @@ def main() -> None:
 async def _measure(given: argparse.Namespace) -> None:
     with tempfile.TemporaryDirectory(prefix="approvals-bench-") as scratch:
         sizes: dict[int, Measured] = {}
-        async for facts, found, version in _sizes(
-            given.store or Path(scratch) / "store", given.facts, given.rounds
-        ):
+        growing = Growing(given.store or Path(scratch) / "store", packed=given.packed)
+        async for facts, found, version in _sizes(growing, given.facts, given.rounds):
             sizes[facts] = found
             _tell(lines(facts, found, min(sizes), sizes[min(sizes)], version), given)
         counts: dict[int, Measured] = {}
@@ -472,17 +542,15 @@ async def _measure(given: argparse.Namespace) -> None:
 
 
 async def _sizes(
-    store: Path, sizes: list[int], rounds: int
+    growing: Growing, sizes: list[int], rounds: int
 ) -> AsyncGenerator[tuple[int, Measured, str]]:
     if not sizes:
         return
-    growing = Growing(store)
     held = await growing.begin()
     if sizes[0] < max(SMALLEST, held):
         raise BadInput(
-            f"a log of {sizes[0]:,} facts cannot be made in {store}: it holds {held:,}, and the "
-            "smallest is "
-            f"{SMALLEST:,}. Name larger ones, or another store."
+            f"a log of {sizes[0]:,} facts cannot be made in {growing.store}: it holds {held:,}, "
+            f"and the smallest is {SMALLEST:,}. Name larger ones, or another store."
         )
     for facts in sizes:
         yield await measured(growing, facts, rounds)

@@ -34,8 +34,8 @@ COUNTS = (1, 2)
 CYCLES = 10
 OF_THE_LOG = {
     growth.WRITTEN, growth.STARTED, growth.A_FACT, growth.DISK, growth.DISK_A_FACT, growth.START,
-    growth.KILLED, growth.CONNECT, growth.CALL, growth.HISTORY, growth.QUEUE, growth.REPLAY,
-    growth.APPEND, growth.APPENDS,
+    growth.HEAP, growth.SUBJECTS, growth.KILLED, growth.CONNECT, growth.CALL, growth.HISTORY,
+    growth.QUEUE, growth.REPLAY, growth.APPEND, growth.APPENDS,
 }  # fmt: skip
 OF_PROCESSES = {growth.CYCLES, growth.VOTE_TO_START, growth.WORKER}
 
@@ -139,6 +139,27 @@ async def test_a_store_grows_by_what_comes_next_also_after_it_was_left(tmp_path)
         there = {fact.slot async for fact in ledger.replay()}
     assert there >= {slot for slot, _ in itertools.islice(logs.mixed(10**9, logs.AT_ONCE), 700)}
     assert len(there) == held + 700
+
+
+@pytest.mark.long
+async def test_a_packed_log_grows_by_the_same_facts(tmp_path):
+    """What is settled leaves the stream, and the next facts are those that would have come."""
+    growing = Growing(tmp_path / "store", packed=True)
+    held = await growing.begin()
+    for facts in (held + 1_000, held + 2_000):
+        async with growing.running(), Ledger.connect(growing.store, role="admin") as ledger:
+            await growing.grow(ledger, facts)
+            last = await ledger.log.last_seq()
+            stream = await ledger.log.api.call("STREAM.INFO.LEDGER")
+            assert stream["state"]["messages"] < facts <= last
+        growing = Growing(growing.store, packed=True)
+        assert await growing.begin() == last
+    async with growing.running(), Ledger.connect(growing.store, role="admin") as ledger:
+        there = [fact.slot async for fact in ledger.replay()]
+    made = [one for one in there if one.tail[0] != "packed"]
+    wanted = {slot for slot, _ in itertools.islice(logs.mixed(10**9, logs.AT_ONCE), 1_500)}
+    assert len(set(made)) == len(made) >= held + 1_500
+    assert set(made) >= wanted
 
 
 async def test_a_log_that_was_begun_elsewhere_is_left_alone(tmp_path):
