@@ -31,6 +31,7 @@ from itertools import batched, filterfalse
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Self
+from weakref import WeakValueDictionary
 
 import msgspec
 import nats.errors
@@ -132,6 +133,8 @@ class JetStream:
         self._is_packed: tuple[int, bool] | None = None
         #: By thread, what is known to be in its packs; by nothing, it has none.
         self._packed: dict[str, packs.PackedNames] = {}
+        #: By thread, held by the writer that finds out what is in its packs.
+        self._learning = WeakValueDictionary[str, asyncio.Lock]()
         self._refilled = Refilled(self)
         #: By wildcard over stops: when they were counted, and their subjects then.
         self._counted: dict[str, tuple[float, frozenset[str]]] = {}
@@ -287,15 +290,19 @@ class JetStream:
             LogDamaged: the newest cannot be read.
         """
         thread = _thread(slot)
-        newest = await self._newest(subscriptions.LEDGER, f"{thread}.{PACKED}.*")
-        if newest is None or packs.number_of(newest.subject) <= known.number:
-            return False
-        self._advance(newest.seq)
-        self._packed.pop(thread, None)
-        self._packed[thread] = packs.PackedNames.in_pack(newest)
-        if len(self._packed) > _MOST_PACKED:
-            del self._packed[next(iter(self._packed))]
-        return True
+        # Many writers of one thread are refused at once; the first of them reads for all.
+        async with self._learning.setdefault(thread, asyncio.Lock()):
+            if self._packed.get(thread, packs.NONE).number > known.number:
+                return True
+            newest = await self._newest(subscriptions.LEDGER, f"{thread}.{PACKED}.*")
+            if newest is None or packs.number_of(newest.subject) <= known.number:
+                return False
+            self._advance(newest.seq)
+            self._packed.pop(thread, None)
+            self._packed[thread] = packs.PackedNames.in_pack(newest)
+            if len(self._packed) > _MOST_PACKED:
+                del self._packed[next(iter(self._packed))]
+            return True
 
     def _advance(self, seq: int) -> None:
         self._known_seq = max(self._known_seq, seq)

@@ -255,6 +255,26 @@ async def test_what_a_client_remembers_of_packs_is_bounded(told: Ledger, monkeyp
     assert [*told.log._packed] == [f"ledger.{one.workspace}.{one.thread}" for one in threads[2:]]
 
 
+@pytest.mark.log("jetstream")
+async def test_many_writers_of_a_thread_find_out_once_what_is_in_its_packs(
+    told: Ledger, stranger: Ledger, monkeypatch
+):
+    """All are refused at once, and one of them reads for all."""
+    await removed(told, REF)
+    assert isinstance(stranger.log, JetStream)
+    newest, asked = stranger.log._newest, list[str]()
+
+    async def noted(stream: str, subjects: str) -> Any:
+        asked.append(subjects)
+        return await newest(stream, subjects)
+
+    monkeypatch.setattr(stranger.log, "_newest", noted)
+    names = [REF.said(f"new-{number}") for number in range(30)]
+    answers = await asyncio.gather(*(stranger.append(name, AGAIN) for name in names))
+    assert [type(one) for one in answers] == [Recorded] * len(names)
+    assert asked.count(REF.packs) == 1
+
+
 @pytest.mark.parametrize("size", SIZES)
 async def test_programs_that_write_into_one_thread_at_once(size, tmp_path, monkeypatch):
     """All write at once, and each name is used once. On three nodes one such fact is in process at
