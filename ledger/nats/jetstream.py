@@ -48,7 +48,7 @@ from ayes.ledger.log import (
     Unconfirmed,
 )
 from ayes.ledger.nats import scopes, streams
-from ayes.ledger.nats.api import PASSING, Ack, Api, ApiError, NatsReply, by_leader
+from ayes.ledger.nats.api import PASSING, Api, ApiError, NatsReply, PubAckError, by_leader
 from ayes.ledger.nats.connection import Connection
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.drift import check_own
@@ -216,47 +216,64 @@ class JetStream:
                     may_have_it = packed is not None and packed.may_have(slot)
                     if first := await self.read(slot.subject) if may_have_it else ():
                         return _refused(first[0], event_id)
+                    error = None
                     try:
                         headers = _headers(slot, after, packed)
                         ack = await self._commits.publish(slot.subject, raw, headers)
-                        if ack.error is None:
+                        if (error := ack.error) is None:
                             self._advance(ack.seq)
                             return Recorded(ack.seq)
-                        why = ack.error.description
-                        if why == _FULL:
-                            raise LedgerFull(
-                                "the ledger is full: its stream has reached its limit of bytes "
-                                "(max_bytes), or `ayes up` refuses facts while the disk is nearly "
-                                "full. Nothing was recorded. `ayes doctor` says which: free some "
-                                "space, or raise the limit with `ayes setup --max-bytes`."
-                            )
+                        why = error.description
                     except BrokerAway as away:
-                        ack, why = Ack(), str(away)
-                    # The slot is taken, perhaps by this event before its answer was lost; or there
-                    # is a new pack; or the refusal will pass (10164 on three replicas, 10201 in a
-                    # batch). The leader is asked for the slot first: what has left it since is in
-                    # the packs that are read afterwards.
-                    is_busy = bool(packed and ack.error and ack.error.err_code == IN_PROCESS)
-                    if is_busy and pause_s < _MOST_PAUSE_S:
-                        pause_s = await _paused(pause_s)
-                        continue
-                    standing = await self._newest(subscriptions.LEDGER, slot.subject)
-                    is_wrong_last = ack.error and ack.error.err_code == _WRONG_LAST
-                    about = slot.call_ref if after is not None else None
-                    if is_wrong_last and packed and not about and await self._learns(slot, packed):
-                        continue
-                    if standing is not None:
-                        self._advance(standing.seq)
-                        return _refused(_fact(standing), event_id)
-                    if is_wrong_last and about is not None:
-                        # The writer reads again, as of at least the fact that it had not seen.
-                        await self.latest(about.revocations)
-                        return Overtaken()
-                    if ack.error is not None and ack.error.err_code not in _PASSING:
-                        raise BrokerRefused(f"the broker refuses {slot.subject}: {why}.")
+                        why = str(away)
+                    is_busy = packed is not None and error and error.err_code == IN_PROCESS
+                    if not is_busy or pause_s >= _MOST_PAUSE_S:
+                        outcome = await self._outcome(slot, event_id, after, packed, error)
+                        if outcome is not None:
+                            return outcome
                     pause_s = await _paused(pause_s)
         except (TimeoutError, BrokerAway):
             return Unconfirmed(why or "no answer from the broker")
+
+    async def _outcome(
+        self,
+        slot: Slot,
+        event_id: str,
+        after: int | None,
+        packed: packs.PackedNames | None,
+        error: PubAckError | None,
+    ) -> AppendResult | None:
+        """What became of an append that was not acknowledged; None: it is to be tried again.
+
+        The slot is taken, perhaps by this event before its answer was lost; or there is a new pack;
+        or the refusal will pass (10164 on three replicas, 10201 in a batch). The leader is asked
+        for the slot first: what has left it since is in the packs that are read afterwards.
+
+        Raises:
+            LedgerFull, BrokerRefused: as of `append`.
+        """
+        if error is not None and error.description == _FULL:
+            raise LedgerFull(
+                "the ledger is full: its stream has reached its limit of bytes (max_bytes), or "
+                "`ayes up` refuses facts while the disk is nearly full. Nothing was recorded. "
+                "`ayes doctor` says which: free some space, or raise the limit with `ayes setup "
+                "--max-bytes`."
+            )
+        standing = await self._newest(subscriptions.LEDGER, slot.subject)
+        is_wrong_last = error is not None and error.err_code == _WRONG_LAST
+        about = slot.call_ref if after is not None else None
+        if is_wrong_last and packed and not about and await self._learns(slot, packed):
+            return None
+        if standing is not None:
+            self._advance(standing.seq)
+            return _refused(_fact(standing), event_id)
+        if is_wrong_last and about is not None:
+            # The writer reads again, as of at least the fact that it had not seen.
+            await self.latest(about.revocations)
+            return Overtaken()
+        if error is not None and error.err_code not in _PASSING:
+            raise BrokerRefused(f"the broker refuses {slot.subject}: {error.description}.")
+        return None
 
     async def _lets_go(self, *, patiently: bool = False) -> bool:
         """Whether facts may have left the stream. In another log that is restored here they may, so
