@@ -115,11 +115,15 @@ class Memory:
         if (pack := self._by_subject.get(thread.packed(number).subject)) is None:
             raise BadInput(f"{thread} has no pack {number}.")
         for one in packs.unpacked(self._raw[pack.seq - 1]):
-            standing = self._by_subject.get(one.subject)
-            if standing is not None and standing.seq == one.seq:
-                del self._by_subject[one.subject]
-                self._removed.add(one.seq)
-                self._by_head[_head(one.subject)].remove(one.seq - 1)
+            self._purge(one.subject, one.seq)
+
+    def _purge(self, subject: str, seq: int) -> None:
+        """Remove what is on the subject up to that number."""
+        standing = self._by_subject.get(subject)
+        if standing is not None and standing.seq <= seq:
+            del self._by_subject[subject]
+            self._removed.add(standing.seq)
+            self._by_head[_head(subject)].remove(standing.seq - 1)
 
     async def latest(self, subjects: str) -> Fact | None:
         found = self._found(subjects)

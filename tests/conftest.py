@@ -20,6 +20,7 @@ import simulated_time
 import structlog
 from brokers import cheap_starts, running
 from hostile import CALM, Broker, Connection, Process
+from hostile_stream import StreamBroker, StreamConnection
 from hypothesis import HealthCheck, settings
 from patient import wait_for_brokers
 from program import Ended, in_process
@@ -312,7 +313,7 @@ async def port(
     request: pytest.FixtureRequest, tmp_path: Path, ack_wait_s: float
 ) -> AsyncIterator[EventLog]:
     """The log: in memory, there in simulated time ("simulated"), on a broker of the test's own, or
-    the simulation's when nothing goes wrong ("calm").
+    the simulation's when nothing goes wrong ("calm"), whose facts may leave its stream ("stream").
     """
     if request.param == "simulated":
         yield Memory(now=simulated_time.now, ack_wait_s=ack_wait_s)
@@ -322,6 +323,9 @@ async def port(
         return
     if request.param == "calm":
         yield Connection(Process(Broker("", CALM, ack_wait_s=ack_wait_s), "tests"))
+        return
+    if request.param == "stream":
+        yield StreamConnection(Process(StreamBroker("", CALM, ack_wait_s=ack_wait_s), "tests"))
         return
     async with (
         running(tmp_path / "store", ack_wait_s) as server,

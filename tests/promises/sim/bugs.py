@@ -19,7 +19,7 @@ from ayes.consumers.effects import Append
 from ayes.consumers.executor import ClaimedRun, Executor
 from ayes.consumers.pending_projector import PendingProjector, PendingState
 from ayes.consumers.worker import Worker
-from ayes.ledger import objections, validity
+from ayes.ledger import objections, packs, replica, validity
 from ayes.ledger.call import Call, attempt_of
 from ayes.ledger.clients import client
 from ayes.ledger.clients.client import LedgerClient
@@ -27,8 +27,11 @@ from ayes.ledger.clients.reviewers import Reviewer
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Lagging
 from ayes.ledger.judging import stopping, verdict, votes
-from ayes.ledger.log import Unconfirmed
+from ayes.ledger.log import RawMessage, Unconfirmed
+from ayes.ledger.nats import jetstream, removed
+from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.stops import Stop, stops_of
+from ayes.ops.actions import packing
 from ayes.projections import thread
 from ayes.projections.thread import Thread
 from ayes.schemas import events as e
@@ -39,6 +42,13 @@ from ayes.schemas.errors import OutcomeUnknown, Unavailable
 type Change = tuple[object, str, object]
 
 ALL: Final[dict[str, Callable[[], Iterator[Change]]]] = {}
+#: Those that can be found in worlds with packs only.
+PACKED: Final[set[str]] = set()
+
+
+def bug_of_packs(make: Callable[[], Iterator[Change]]) -> Callable[[], Iterator[Change]]:
+    PACKED.add(make.__name__.replace("_", "-"))
+    return bug(make)
 
 
 def bug(make: Callable[[], Iterator[Change]]) -> Callable[[], Iterator[Change]]:
@@ -546,3 +556,95 @@ def a_sub_agent_ends_with_its_first_reply() -> Iterator[Change]:
         return outcome(thread, attempt)
 
     yield delegator, "outcome", hasty
+
+
+# ----------------------------------------------------------------------------------------- packs
+
+
+@bug_of_packs
+def appends_have_no_condition() -> Iterator[Change]:
+    """A slot whose fact was packed and removed is free."""
+    headers = jetstream._headers
+    yield jetstream, "_headers", lambda slot, after, packed: headers(slot, after, None)
+
+
+@bug_of_packs
+def a_pack_is_known_from_any_reading() -> Iterator[Change]:
+    """The condition counts packs in which the writer has not looked for its slot."""
+    few = JetStream._few
+
+    async def learning(self: JetStream, stream: str, subjects: tuple[str, ...]) -> Any:
+        found = await few(self, stream, subjects)
+        for raw in found or ():
+            if number := packs.number_of(raw.subject):
+                thread = raw.subject.rsplit(".", 2)[0]
+                known = self._packed.get(thread, packs.NONE)
+                number = max(number, known.number)
+                self._packed[thread] = packs.PackedNames(number, known.names)
+        return found
+
+    yield JetStream, "_few", learning
+
+
+@bug_of_packs
+def a_replica_takes_the_later_fact() -> Iterator[Change]:
+    """Of two facts in one slot the one that the log brought last counts."""
+    partition = replica._Partition
+    add = partition.add
+
+    def later(self: Any, raw: RawMessage) -> int:
+        if raw.subject in self and self.whole is not False:
+            self._facts.pop(raw.subject, None)
+            self._unread[raw.subject] = raw
+        return add(self, raw)
+
+    yield partition, "add", later
+
+
+@bug_of_packs
+def the_later_fact_counts() -> Iterator[Change]:
+    """Of two facts in one slot the one with the higher number counts."""
+
+    def merged(live: Any, of: Any, is_wanted: Any = lambda _subject: True) -> list[RawMessage]:
+        inside = (one for pack in of for one in packs.unpacked(pack) if is_wanted(one.subject))
+        every = sorted((*live, *inside), key=lambda one: one.seq)
+        last = {one.subject: one for one in every}
+        return sorted(last.values(), key=lambda one: one.seq)
+
+    yield packs, "merged", merged
+
+
+@bug_of_packs
+def a_start_is_believed_by_its_slot() -> Iterator[Change]:
+    """Whoever has an acknowledgement runs the call, whatever is read in the slot."""
+    for module in (client, worker):
+        yield module, "is_same_event", lambda fact, event: True
+
+
+@bug_of_packs
+def packs_are_not_read() -> Iterator[Change]:
+    """What is read of a thread is what its stream has."""
+
+    async def none(self: JetStream, stream: str, subjects: tuple[str, ...]) -> tuple[str, ...]:
+        return ()
+
+    yield JetStream, "_packs_for", none
+
+
+@bug_of_packs
+def a_followers_gaps_are_left() -> Iterator[Change]:
+    """Whoever follows the log has what its stream delivers."""
+
+    async def up_to(self: Any, last: int) -> list[RawMessage]:
+        self.skip(last)
+        return []
+
+    yield removed.Removed, "up_to", up_to
+
+
+@bug_of_packs
+def what_a_worker_waits_for_is_removed() -> Iterator[Change]:
+    async def never(log: Any, seq: int) -> bool:
+        return False
+
+    yield packing, "_is_awaited", never

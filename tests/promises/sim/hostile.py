@@ -12,9 +12,10 @@ With `CALM` it behaves like the log in memory, and is held to the same tests
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -102,16 +103,16 @@ class Broker(Memory):
         self._lot = random.Random(f"{seed}/broker")
         for durable in self._durables.values():
             durable.waiting = _HostileQueue(self, self._lot)
-        self._arriving: set[asyncio.Task[AppendResult]] = set()
+        self._arriving: set[asyncio.Task[object]] = set()
+        #: Whether the world ends, and its tasks may be cancelled.
+        self.is_over = False
 
-    async def arrive(
-        self, slot: Slot, raw: bytes, event_id: str, after: int | None, wait_s: float
-    ) -> None:
+    def arrive(self, append: Callable[[], Awaitable[object]], wait_s: float) -> None:
         """Let an append take effect later, although nobody waits for it any more."""
 
-        async def arriving() -> AppendResult:
+        async def arriving() -> object:
             await asyncio.sleep(wait_s)
-            return await self.append(slot, raw, event_id, after)
+            return await append()
 
         task = asyncio.create_task(arriving())
         self._arriving.add(task)
@@ -154,13 +155,22 @@ class Process:
         self.is_alive = False
 
     async def step(self) -> None:
-        """Go on, unless the process is paused or dead."""
+        """Go on, unless the process is paused or dead. Then no time limit of it passes either."""
+        late: asyncio.CancelledError | None = None
         # It may be paused again meanwhile, and no event tells when.
-        while self.is_alive and self.paused_until > _now_s():  # noqa: ASYNC110
-            await asyncio.sleep(self.paused_until - _now_s())
-        if not self.is_alive:
-            self._stuck.append(never := asyncio.get_running_loop().create_future())
-            await never
+        while not self.is_alive or self.paused_until > _now_s():
+            try:
+                if self.is_alive:
+                    await asyncio.sleep(self.paused_until - _now_s())
+                else:
+                    self._stuck.append(never := asyncio.get_running_loop().create_future())
+                    await never
+            except asyncio.CancelledError as cancelled:
+                late = cancelled
+                if self.broker.is_over:
+                    break
+        if late is not None:
+            raise late
 
     async def sleep(self, wait_s: float) -> None:
         await asyncio.sleep(wait_s)
@@ -245,7 +255,8 @@ class Connection(Lagging):
         await process.travel()
         if process.is_cut_off or process.happens(how.lost):
             if process.happens(how.later):
-                await self.broker.arrive(slot, raw, event_id, after, process.lot.uniform(0, 8))
+                append = partial(self.broker.append, slot, raw, event_id, after)
+                self.broker.arrive(append, process.lot.uniform(0, 8))
             await process.sleep(process.lot.uniform(0.1, PATIENCE_S))
             return Unconfirmed("no answer from the broker")
         answer = await self.broker.append(slot, raw, event_id, after)
@@ -329,8 +340,8 @@ class Connection(Lagging):
     # ----------------------------------------------------------------------------------- deliveries
 
     @asynccontextmanager
-    async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator[Delivery]]:
-        async def deliver() -> AsyncIterator[Delivery]:
+    async def deliveries(self, durable: str) -> AsyncGenerator[AsyncIterator["_Delivery"]]:
+        async def deliver() -> AsyncIterator[_Delivery]:
             async for delivery in given:
                 # One that a dead process had asked for is lost, and delivered again later.
                 await self.process.reconnected()
@@ -361,10 +372,7 @@ class Connection(Lagging):
 class _Delivery:
     def __init__(self, process: Process, delivery: Delivery) -> None:
         self._process, self._delivery = process, delivery
-
-    @property
-    def handed(self) -> Delivered | Parked | Mark:
-        return self._delivery.handed
+        self.handed: Delivered | Parked | Mark = delivery.handed
 
     @property
     def number(self) -> int:

@@ -3,6 +3,8 @@
     python tests/promises/sim/simulate.py --seeds 1000  # seeds 1 to 1000
     python tests/promises/sim/simulate.py --seed 123  # one of them again, with its log and journal
 
+Every fourth world has packs: its seed is `packed-4`.
+
 A seed that breaks an invariant is printed with its violations and the command that replays it.
 """
 
@@ -11,6 +13,7 @@ import json
 import multiprocessing
 import sys
 import time
+from collections.abc import Iterator
 from functools import partial
 from multiprocessing.pool import Pool
 from pathlib import Path
@@ -45,9 +48,14 @@ def simulated(seed: str, calls: int, bug: str = "") -> Told:
         return simulate(seed, calls)
 
 
+def seeds_for(bug: str) -> Iterator[str]:
+    """Those of 200 worlds in which this bug may be found."""
+    return (f"{'packed-' if bug in bugs.PACKED else ''}{number}" for number in range(1, 201))
+
+
 def seed_that_finds(bug: str) -> tuple[str, Result | None]:
     """The first of 200 small worlds in which this bug breaks an invariant."""
-    found = (result_of(str(seed), _SMALL, bug) for seed in range(1, 201))
+    found = (result_of(seed, _SMALL, bug) for seed in seeds_for(bug))
     return bug, next((one for one in found if one.violations), None)
 
 
@@ -56,7 +64,10 @@ def main() -> int:
     if arguments.seed:
         _log_from(30 if arguments.verbose else 50)
         return _replay(arguments)
-    seeds = [str(seed) for seed in range(arguments.first, arguments.first + arguments.seeds)]
+    seeds = [
+        f"packed-{number}" if number % 4 == 0 or arguments.packed else str(number)
+        for number in range(arguments.first, arguments.first + arguments.seeds)
+    ]
     with multiprocessing.Pool(arguments.jobs, _log_from, (50,)) as pool:
         failed = _check_seeds(pool, seeds, arguments.calls)
         missed = _find_bugs(pool) if arguments.bugs else 0
@@ -95,6 +106,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=100, help="how many, from --first on")
     parser.add_argument("--first", type=int, default=1)
+    parser.add_argument("--packed", action="store_true", help="all of them with packs")
     parser.add_argument("--seed", default="", help="only this one, again")
     parser.add_argument("--calls", type=int, default=200, help="calls of a seed")
     parser.add_argument("--jobs", type=int, default=None, help="processes; one for each core")

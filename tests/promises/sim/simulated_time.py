@@ -61,6 +61,11 @@ def simulated(test: Callable[..., Coroutine[object, object, None]]) -> Callable[
     return pytest.mark.log("simulated")(in_simulated_time)
 
 
+def passed_s() -> float:
+    """As `time.monotonic`, for modules that ask it for the time."""
+    return asyncio.get_running_loop().time()
+
+
 def now() -> datetime:
     """The broker's clock: within `run`, and before it its beginning."""
     loop = asyncio.get_running_loop()

@@ -20,6 +20,8 @@ Everything here but the tools, the model and the people is the real code. What h
 * Two of each worker. All processes are killed and started again, paused, and cut off.
 * A rogue who records decisions about other bytes, claims without an approval, and facts of a newer
   program.
+* In worlds whose seed begins with `packed` two packers, whose log lets packed facts leave its
+  stream, and somebody who fills slots again that are empty then.
 
 After a time everything is well again (`heal`), and all calls must come to their ends.
 """
@@ -33,10 +35,13 @@ from contextlib import aclosing, suppress
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import patch
 
 import simulated_time
 from hostile import CALM, HOSTILE, Broker, Connection, Hostility, Process
+from hostile_stream import StreamBroker, StreamConnection
 from msgspec import Struct, structs
 
 from ayes.consumers.delegator import Delegator, SubAgent
@@ -51,14 +56,25 @@ from ayes.ledger.call import Call
 from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import STOPPED
-from ayes.ledger.log import AlreadyRecorded, AppendResult, Recorded
+from ayes.ledger.log import AlreadyRecorded, AppendResult, EventLog, Recorded
+from ayes.ledger.nats import jetstream, refilled
 from ayes.ledger.replica import ReadReplica
+from ayes.ledger.subscriptions import ACK_WAIT_S
 from ayes.ledger.tool_runner import idempotency_key
+from ayes.ops.actions import packing
 from ayes.ops.actions.stops import stops_in
 from ayes.projections.history import Outcome as ReadOutcome
 from ayes.schemas import events as e
 from ayes.schemas.digest import call_digest
-from ayes.schemas.errors import ApprovalsError, NotOpen, Refused, Unavailable
+from ayes.schemas.errors import (
+    ApprovalsError,
+    BrokerAway,
+    BrokerRefused,
+    NotOpen,
+    OutcomeUnknown,
+    Refused,
+    Unavailable,
+)
 from ayes.schemas.policy import applied
 from ayes.schemas.slots import (
     ORGANISATION,
@@ -76,6 +92,8 @@ from ayes.schemas.tools import ToolSpec, declaration
 #: Seconds of trouble, and the longest time until everything must have come to its end.
 TROUBLE_S = 120.0
 HEALING_S = 1800.0
+#: How old a pack is when its facts leave the stream: two minutes would be all the trouble.
+REMOVED_AFTER = timedelta(seconds=8)
 
 _SCHEMA = json.dumps(
     {
@@ -161,6 +179,10 @@ WORKSPACES = {"shop": "supersede", "bank": "queue"}
 _WORKERS = ("gate", "executor", "queue", "model", "delegator")
 #: The deepest level at which a sub-agent still asks another one.
 _DEPTH = 3
+#: The subscriptions to the log whose workers are in this world.
+_DURABLES = (*Gate.durables, "queue", "model", "executor", "delegator")
+#: Programs that have trouble of their own, so that worlds without them are as they were before.
+_PACKERS = ("packer-1", "packer-2")
 PEOPLE = ("ana", "ben", "ben-mobile", "cai")
 #: The people who stop and resume; not all of them may do both.
 STOPPING = ("ana", "ben", "cai")
@@ -201,7 +223,13 @@ class Told(Struct, frozen=True):
 
 def simulate(seed: int | str, calls: int = 200, hostility: Hostility = HOSTILE) -> Told:
     """Live through the world of that seed."""
-    return simulated_time.run(World(str(seed), calls, hostility).live())
+    world = World(str(seed), calls, hostility)
+    with (
+        patch.object(packing, "REMOVED_AFTER", REMOVED_AFTER),
+        patch.object(refilled, "LOOKED_FOR", REMOVED_AFTER / 2),
+        patch.object(jetstream, "time", SimpleNamespace(monotonic=simulated_time.passed_s)),
+    ):
+        return simulated_time.run(world.live())
 
 
 class World:
@@ -209,6 +237,9 @@ class World:
         self.seed, self.hostility = seed, hostility
         self.lot = random.Random(f"{seed}/world")
         self.people_stop = random.Random(f"{seed}/stops").random() < 0.5
+        self.is_packed = seed.startswith("packed")
+        # Nothing leaves the stream that a worker still waits for.
+        self.ack_wait_s = ACK_WAIT_S / 3 if self.is_packed else ACK_WAIT_S
         self.journal: list[dict[str, Any]] = []
         self.is_healing = False
         self.orders = {
@@ -243,7 +274,7 @@ class World:
         arguments = {"order": f"A-{number}", "amount": lot.randint(1, 100)}
         return Order(
             ThreadRef(workspace, f"orders-{number % 5}").call(f"c{number}"),
-            lot.uniform(1, TROUBLE_S * 0.8),
+            lot.uniform(1, TROUBLE_S * (0.3 if self.is_packed else 0.8)),
             tool,
             json.dumps(arguments),
             lot.choice(("rita", "rita", "rita", "ana", "Ben")),
@@ -256,22 +287,34 @@ class World:
     # ------------------------------------------------------------------------------------ the story
 
     async def live(self) -> Told:
-        self.broker = Broker(self.seed, CALM, now=simulated_time.now)
+        make = partial(StreamBroker, durables=_DURABLES) if self.is_packed else Broker
+        options = {"now": simulated_time.now, "ack_wait_s": self.ack_wait_s}
+        self.broker: Broker = make(self.seed, CALM, **options)
+        try:
+            await self._live()
+        finally:
+            self.broker.is_over = True
+        return self._told()
+
+    async def _live(self) -> None:
         await self._found()
         self.broker.hostility = self.hostility
         for name, program in self._cast().items():
             self._start(name, program)
-        # Those who stop have trouble of their own: a world without them is as it was before.
+        # Those who stop, and packers, have trouble of their own: a world without them is as it was
+        # before.
         stopping = [f"stops-{name}" for name in STOPPING if self.people_stop]
-        others = [name for name in self._programs if name not in {"rogue", "users", *stopping}]
+        apart = {"rogue", "refiller", "users", *stopping, *_PACKERS}
+        others = [name for name in self._programs if name not in apart]
         trouble = [asyncio.create_task(self._trouble("trouble", others, 4))]
         if stopping:
             trouble.append(asyncio.create_task(self._trouble("stopping", stopping, 20)))
+        if self.is_packed:
+            trouble.append(asyncio.create_task(self._trouble("packing", [*_PACKERS], 8)))
         await asyncio.sleep(TROUBLE_S)
         for task in trouble:
             task.cancel()
         await self._heal()
-        return self._told()
 
     def _cast(self) -> dict[str, Callable[[Process], Awaitable[None]]]:
         """All programs, by name."""
@@ -292,6 +335,8 @@ class World:
         cast["rogue"] = self._meddle
         for name in STOPPING if self.people_stop else ():
             cast[f"stops-{name}"] = lambda process, name=name: self._stop_and_resume(process, name)
+        if self.is_packed:
+            cast |= dict.fromkeys(_PACKERS, self._pack) | {"refiller": self._refill}
         return cast
 
     async def _found(self) -> None:
@@ -323,7 +368,7 @@ class World:
 
     def _ledger(self, process: Process, role: str) -> Ledger:
         author = e.Author(kind=role.partition("-")[0], name=process.name)
-        connection = Connection(process, partial(self._acknowledged, process))
+        connection = self._log(process, partial(self._acknowledged, process))
         # No decision and no refusal may rest on a program's own clock.
         wrong_by_s = process.lot.uniform(-3600, 3600)
 
@@ -331,6 +376,9 @@ class World:
             return simulated_time.now() + timedelta(seconds=wrong_by_s)
 
         return Ledger(connection, author, now=now, new_id=self._new_id)
+
+    def _log(self, process: Process, *told: Callable[..., None]) -> EventLog:
+        return (StreamConnection if self.is_packed else Connection)(process, *told)
 
     def _new_id(self) -> str:
         self._ids += 1
@@ -401,7 +449,7 @@ class World:
 
     async def _is_at_work(self) -> bool:
         """Whether a worker has a delivery that it has not acknowledged, or is to have one."""
-        for durable in (*Gate.durables, "queue", "model", "executor", "delegator"):
+        for durable in _DURABLES:
             progress = await self.broker.progress(durable)
             assert progress
             if progress.waiting or progress.in_hand:
@@ -413,7 +461,7 @@ class World:
     async def _work(self, process: Process, kinds: tuple[str, ...]) -> None:
         roles = {"delegator": "service-delegator"}
         ledgers = {kind: self._ledger(process, roles.get(kind, kind)) for kind in kinds}
-        replica = ReadReplica(Connection(process))
+        replica = ReadReplica(self._log(process))
         following = asyncio.create_task(replica.run())
         tools = {
             name: Registered(spec, self._tool(process, name))
@@ -427,7 +475,8 @@ class World:
             "model": lambda: ModelWorker({"test": _Script(self, process)}),
             "delegator": lambda: Delegator({AGENT: _HELPER}),
         }
-        workers = [Worker(ledgers[kind], make[kind](), replica=replica) for kind in kinds]
+        options = {"replica": replica, "ack_wait_s": self.ack_wait_s}
+        workers = [Worker(ledgers[kind], make[kind](), **options) for kind in kinds]
         running = [following, *(worker.run() for worker in workers)]
         if "queue" in kinds:
             running.append(keep_index(ledgers["queue"]))
@@ -451,9 +500,14 @@ class World:
 
     async def _serve(self, process: Process, workspace: str) -> None:
         ledger = self._ledger(process, f"service-{workspace}")
-        await asyncio.gather(
-            *(self._served(process, ledger, order) for order in self.orders[workspace])
-        )
+
+        async def serve(order: Order) -> None:
+            await self._served(process, ledger, order)
+            if self.is_packed:  # and once more, as if it had forgotten that: what it did is packed
+                await process.sleep(process.lot.uniform(10, 60))
+                await self._served(process, ledger, order)
+
+        await asyncio.gather(*map(serve, self.orders[workspace]))
 
     async def _served(self, process: Process, ledger: Ledger, order: Order) -> None:
         """As the README's service: request, wait, run; and again as long as no broker answers."""
@@ -706,6 +760,33 @@ class World:
         policy = applied(_POLICY.format(while_pending=WORKSPACES["bank"]) + _STRICTER)
         await ledger.append(policy_slot("bank", 2), policy)
 
+    # ------------------------------------------------------------------------------------ packing
+
+    async def _pack(self, process: Process) -> None:
+        ledger, lot = self._ledger(process, "admin"), process.lot
+        while True:
+            await process.sleep(lot.uniform(1, 12) if not self.is_healing else 20)
+            settled_for = timedelta(seconds=lot.choice((0, 1, 10)))
+            with suppress(BrokerAway, OutcomeUnknown):
+                async with aclosing(packing.pack_log(ledger, settled_for=settled_for)) as threads:
+                    async for _ in threads:
+                        pass
+
+    async def _refill(self, process: Process) -> None:
+        """Fills slots again that were purged, with what other slots of their kind have."""
+        broker, lot = self.broker, process.lot
+        assert isinstance(broker, StreamBroker)
+        for number in count(1):
+            await process.sleep(lot.uniform(0.5, 4))
+            gone = [broker._raw[seq - 1].subject for seq in broker.purged]
+            if self.is_healing or not gone:
+                continue
+            # Rather than what was said.
+            subject = lot.choice([one for one in gone if ".call." in one] or gone)
+            kind = [one for one in broker._raw if _kind(one.subject) == _kind(subject)]
+            other = json.loads(lot.choice(kind).data) | {"id": f"again-{number}"}
+            await broker.publish(subject, json.dumps(other).encode(), {})
+
     # ------------------------------------------------------------------------------- the journal
 
     def _note(self, kind: str, **what: Any) -> None:
@@ -716,6 +797,9 @@ class World:
         self, process: Process, slot: Slot, event_id: str, raw: bytes, answer: AppendResult
     ) -> None:
         if isinstance(answer, Recorded | AlreadyRecorded):
+            # A start has no condition that there is no pack, and its program reads what is there.
+            if self.broker._raw[answer.seq - 1].first and slot.tail[2] == "claim":
+                return
             self._note(
                 "acknowledged",
                 process=process.name,
@@ -736,6 +820,8 @@ class World:
         except ApprovalsError as problem:
             error = {"error": type(problem).__name__, "text": str(problem)}
             self._note("refused", began=began, **asked, **error)
+            if isinstance(problem, BrokerRefused):  # nobody here may not do what they try
+                self._note("ended", process=process.name, why=f"{did}: {problem!r}")
             raise
         except Exception as problem:
             self._note("ended", process=process.name, why=f"{did}: {problem!r}")
@@ -757,7 +843,8 @@ class World:
         log = [
             {
                 "seq": raw.seq,
-                "subject": raw.subject,
+                # One that fills a slot for the second time is in none.
+                "subject": f"again.{raw.seq}.{raw.subject}" if raw.first else raw.subject,
                 "time": raw.recorded_at.isoformat(),
                 "headers": {},
                 "data": raw.data.decode(),
@@ -765,10 +852,20 @@ class World:
             for raw in self.broker._raw
         ]
         queue = sorted(key for key, one in self.broker.pending._values.items() if one.value)
-        parked = [f"{one.subject}: {one.reason}" for one in self.broker._parked.values()]
+        parked = [
+            f"{one.subject}: {one.reason}"
+            for one in self.broker._parked.values()
+            if not self.broker._raw[one.seq - 1].first
+        ]
         self._note("end", queue=queue, parked=parked)
         trace = hashlib.sha256(json.dumps([log, self.journal]).encode()).hexdigest()
         return Told(self.seed, log, self.journal, trace)
+
+
+def _kind(subject: str) -> list[str]:
+    """What kind of a slot of a call, turn or message it is."""
+    tokens = subject.split(".")
+    return [tokens[3], *tokens[5:6]]
 
 
 def _other_digest(order: Order) -> str:
