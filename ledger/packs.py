@@ -163,7 +163,11 @@ def _tail(subject: str) -> str:
 
 def _name(slot: Slot) -> bytes:
     """The name of the call, turn or message that has this slot."""
-    return sha256(".".join(slot.tail[:2]).encode()).digest()[:_NAME]
+    return _hashed(*slot.tail[:2])
+
+
+def _hashed(kind: str, name: str) -> bytes:
+    return sha256(f"{kind}.{name}".encode()).digest()[:_NAME]
 
 
 def _base64(raw: bytes) -> str:
@@ -281,6 +285,13 @@ class PackedNames(Struct, frozen=True):
     def may_have(self, slot: Slot) -> bool:
         """Whether a fact of this slot may be in one of these packs."""
         return bool(self.names) and is_packable(slot) and _name(slot) in self.names
+
+    def may_match(self, subjects: str) -> bool:
+        """Whether facts on these subjects of the thread, a wildcard, may be in one of them."""
+        kind, name = (*subjects.split(".")[3:5], "", "")[:2]
+        if kind not in _KINDS or name in {"", "*", ">"}:
+            return bool(self.names) and kind in _KINDS | {"*", ">"}
+        return _hashed(kind, name) in self.names
 
 
 #: Of a thread without packs.

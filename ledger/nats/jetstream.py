@@ -262,7 +262,7 @@ class JetStream:
         standing = await self._newest(subscriptions.LEDGER, slot.subject)
         is_wrong_last = error is not None and error.err_code == _WRONG_LAST
         about = slot.call_ref if after is not None else None
-        if is_wrong_last and packed and not about and await self._learns(slot, packed):
+        if is_wrong_last and packed and not about and await self._learns(_thread(slot), packed):
             return None
         if standing is not None:
             self._advance(standing.seq)
@@ -286,6 +286,7 @@ class JetStream:
         if self._is_packed is None or self._is_packed[0] != before:
             stream = await _waiting(self._ledger, patiently=patiently)
             self._is_packed, self._refilled = (before, streams.is_packed(stream)), Refilled(self)
+            self._packed.clear()
         return self._is_packed[1]
 
     @property
@@ -300,13 +301,12 @@ class JetStream:
             return self._packed.get(_thread(slot), packs.NONE)
         return None
 
-    async def _learns(self, slot: Slot, known: packs.PackedNames) -> bool:
-        """Whether the thread of the slot has packs after those; what is in them is known then.
+    async def _learns(self, thread: str, known: packs.PackedNames) -> bool:
+        """Whether the thread has packs after those; what is in them is known then.
 
         Raises:
             LogDamaged: the newest cannot be read.
         """
-        thread = _thread(slot)
         # Many writers of one thread are refused at once; the first of them reads for all.
         async with self._learning.setdefault(thread, asyncio.Lock()):
             if self._packed.get(thread, packs.NONE).number > known.number:
@@ -315,11 +315,18 @@ class JetStream:
             if newest is None or packs.number_of(newest.subject) <= known.number:
                 return False
             self._advance(newest.seq)
-            self._packed.pop(thread, None)
-            self._packed[thread] = packs.PackedNames.in_pack(newest)
-            if len(self._packed) > _MOST_PACKED:
-                del self._packed[next(iter(self._packed))]
+            self._remember(newest)
             return True
+
+    def _remember(self, newest: log.RawMessage) -> None:
+        """Keep what is in the packs of a thread, by the newest of them."""
+        thread = _thread_of(newest.subject)
+        names = packs.PackedNames.in_pack(newest)
+        if self._packed.get(thread, packs.NONE).number <= names.number:
+            self._packed.pop(thread, None)
+            self._packed[thread] = names
+        if len(self._packed) > _MOST_PACKED:
+            del self._packed[next(iter(self._packed))]
 
     def _advance(self, seq: int) -> None:
         self._known_seq = max(self._known_seq, seq)
@@ -362,8 +369,13 @@ class JetStream:
             return (await self._every(subscriptions.LEDGER, (subjects,)) or [live])[-1]
         found = [] if live is None else [live]
         for wildcard in packs.packs_for((subjects,)):
-            if await self.leaders_message(subscriptions.LEDGER, last_by_subj=wildcard):
-                found += await self.read_from_leader(subscriptions.LEDGER, wildcard)
+            there = await self.counted(subscriptions.LEDGER, wildcard)
+            thread, number = _thread_of(wildcard), max(map(packs.number_of, there), default=0)
+            known = self._packed.get(thread, packs.NONE)
+            if number > known.number and await self._learns(thread, known):
+                known = self._packed[thread]
+            if known.may_match(subjects):
+                found += await self._each_from_leader(subscriptions.LEDGER, there)
         return max(packs.as_before(found, (subjects,)), key=attrgetter("seq"), default=None)
 
     async def leaders_message(self, stream: str, **which: str | int) -> log.RawMessage | None:
@@ -518,10 +530,17 @@ class JetStream:
     ) -> list[log.RawMessage] | None:
         """As `_few`, as if nothing had been packed."""
         inside = await self._packs_for(stream, subjects)
+        if after := self._after_packs(subjects) if inside else ():
+            found = await self._few(stream, (*subjects, *after))
+            is_there = found and any(packs.thread_of(raw.subject) for raw in found)
+            if found and is_there and not any(packs.number_of(raw.subject) for raw in found):
+                return found
         found = await self._few(stream, (*subjects, *inside))
         if not (inside and found):
             return found
         if before := packs.as_before(found, subjects):
+            for pack in filter(lambda raw: packs.number_of(raw.subject), found):
+                self._remember(pack)
             return before
         # There are packs. That there is nothing else is for the leader to say: packs come last, as
         # what is in them may have left the stream meanwhile.
@@ -531,6 +550,20 @@ class JetStream:
         found += await self._each_from_leader(stream, {*counted} - known)
         self._advance(max(one.seq for one in found))
         return packs.as_before(found, subjects)
+
+    def _after_packs(self, subjects: tuple[str, ...]) -> tuple[str, ...]:
+        """Of threads in which nothing on these subjects is in a pack, as far as is known, the packs
+        that would come next; none if packs are to be read.
+        """
+        after = list[str]()
+        for one in subjects:
+            for wildcard in packs.packs_for((one,)):
+                thread = _thread_of(wildcard)
+                known = self._packed.get(thread, packs.NONE)
+                if not known.number or known.may_match(one):
+                    return ()
+                after.append(f"{thread}.{PACKED}.{known.number + 1}")
+        return tuple(dict.fromkeys(after))
 
     async def _packs_for(self, stream: str, subjects: tuple[str, ...]) -> tuple[str, ...]:
         """As `packs.packs_for`, of a log whose facts may leave its stream."""
@@ -1186,6 +1219,11 @@ _NUMBERED: Final = (f".{POLICY}.*", f".{PACKED}.*")
 
 def _is_decision(raw: log.RawMessage) -> bool:
     return Slot.parse(raw.subject).tail[2:] == ("decided",)
+
+
+def _thread_of(packed: str) -> str:
+    """How the subjects of a thread begin, by that of a pack or the wildcard over its packs."""
+    return packed.rpartition(f".{PACKED}.")[0]
 
 
 def _thread(slot: Slot) -> str:

@@ -205,11 +205,31 @@ async def test_who_connects_again_looks_whether_facts_may_have_left(
     assert [fact.slot for fact in await stranger.read(REF)] == [SAID[0]]
 
 
+@pytest.mark.log("jetstream")
+async def test_who_connects_again_forgets_the_packs_of_before(
+    port: JetStream, told: Ledger, stranger: Ledger
+):
+    """Those of a log that was restored meanwhile have the same numbers, and other names."""
+    await removed(told, REF)
+    assert isinstance(await stranger.append(SAID[0], AGAIN), SlotTaken)
+    await let_remove(port)
+    others = [REF.said(f"other{number}") for number in range(20)]  # a longer log
+    for other in others:
+        await told.append(other, SAID[1])
+    await removed(told, REF)
+    assert isinstance(stranger.log, JetStream)
+    await stranger.log.connection.client.force_reconnect()
+    assert isinstance(await stranger.append(others[0], AGAIN), SlotTaken)
+    assert [fact.slot for fact in await stranger.read(REF)] == others
+
+
 async def test_a_start_in_a_slot_that_left_the_stream_is_believed_by_nobody(told: Ledger):
     """It has another condition. So it may be recorded, and is not the first there (I1)."""
     await removed(told, REF)
     claim = CALL.claim(1)
     first = (await as_recorded(told))[claim]
+    if isinstance(told.log, JetStream):
+        told.log._packed.clear()  # a writer that has read nothing
     started = told.with_envelope(e.ToolStarted(digest="d", idempotency_key="k"))
     answer = await told.log.append(claim, encode(started), started.id, after=0)
     assert isinstance(answer, Recorded if isinstance(told.log, JetStream) else SlotTaken)

@@ -1,6 +1,7 @@
 """A log whose settled threads are packed and removed reads as before: on JetStream, in memory."""
 
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -118,6 +119,56 @@ async def test_what_is_packed_later_is_in_the_next_pack(told: Ledger):
         await port.remove(REF, number)
         assert await reading(port, last) == before
     assert await pack(told, REF) == 2
+
+
+@pytest.mark.log("jetstream")
+async def test_a_call_of_a_packed_thread_is_read_without_packs(
+    told: Ledger, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Once it is known what they have, until there is one more."""
+    await removed(told, REF)
+    later, *rest = life(REF.call("later"), WISH, "failed")
+    await told.append(*later)
+    async with Ledger.connect(tmp_path / "store", role="admin") as another:
+        log, got = another.log, list[str]()
+        assert isinstance(log, JetStream)
+        get, message = log._get, log.leaders_message
+
+        async def noted(*args: Any, **which: Any) -> Any:
+            found, last = await get(*args, **which)
+            got.extend(raw.subject for raw in found)
+            return found, last
+
+        async def noted_one(*args: Any, **which: Any) -> Any:
+            if (found := await message(*args, **which)) is not None:
+                got.append(found.subject)
+            return found
+
+        monkeypatch.setattr(log, "_get", noted)
+        monkeypatch.setattr(log, "leaders_message", noted_one)
+
+        async def looked() -> list[str]:
+            """What is asked for to read the call, and a slot of it that is not filled."""
+            got.clear()
+            call = REF.call("later")
+            assert [fact.slot for fact in await log.read(call.subjects)] == [later[0]]
+            assert await log.latest(call.finished.subject) is None
+            return [one for one in got if packs.number_of(one)]
+
+        assert await looked() == [REF.packed(1).subject]
+        assert await looked() == []
+        await told.append(REF.said("m9"), e.Said(role="user", text="more"))
+        await removed(told, REF)
+        assert {*await looked()} == {REF.packed(1).subject, REF.packed(2).subject}
+        assert await looked() == []
+        before = [later, *rest]
+        for slot, event in rest:
+            await told.append(slot, event)
+        await removed(told, REF)
+        assert [fact.slot for fact in await log.read(REF.call("later").subjects)] == [
+            slot for slot, _ in before
+        ]
+        assert await log.latest(REF.call("later").finished.subject)
 
 
 async def test_more_facts_than_one_answer_holds(told: Ledger):
