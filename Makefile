@@ -61,10 +61,10 @@ growth: setup    ## how cost grows with the log and with processes; FACTS=10000,
 charts: setup    ## a chart for each workload into docs/charts, from RESULTS="bench.jsonl growth.jsonl"
 	@$(BIN)/python -m bench.charts $(RESULTS) docs/charts
 
-chaos: setup     ## kill, pause and cut off three nodes, one server and all programs; MINUTES=20, SEED=1, SERVERS=3 or 1 alone, REPORT=docs/faults.md
+chaos: setup     ## kill, pause and cut off three nodes, one server and all programs; MINUTES=20, SEED=1, SERVERS=3 or 1 alone, PACKED=1 packs the log meanwhile, REPORT=docs/faults.md
 	@status=0; for servers in $(or $(SERVERS),3 1); do \
 	  PYTHONPATH=$(CURDIR):$(CURDIR)/tests/support $(BIN)/python tests/promises/chaos/chaos.py --servers $$servers --minutes $(or $(MINUTES),20) \
-	    --seed $(or $(SEED),1) $(if $(REPORT),--report $(REPORT)) || status=1; done; exit $$status
+	    --seed $(or $(SEED),1) $(if $(PACKED),--packed) $(if $(REPORT),--report $(REPORT)) || status=1; done; exit $$status
 
 kills: setup     ## kill -9 one server's programs repeatedly: with all recorded conversations, a lake sync 300 times, a notifier and copiers 200 times, a witness and a sealer 1,000 times, agents that call agents
 	@CHAOS=1 $(BIN)/pytest -m "" tests/promises/races/test_crash.py tests/promises/races/test_one_server.py -n 0

@@ -6,6 +6,9 @@ and rival is a process of its own. Who may not create namespaces gets nodes on 1
 off (`faults.py`). Then all is mended, the services finish what they began, and the log, the queue
 and the journal are examined (`findings.py`). Ends with 1 if anything was found.
 
+With `--packed`, packers are among the programs, and what they packed is also read with a raw client
+(`packed_log.py`).
+
 The report is Markdown; `--report docs/faults.md` replaces that part of the page.
 """
 
@@ -27,7 +30,8 @@ from faults import EVERY_S, Faults
 from findings import Findings, examined
 from journal import Journal, merged, started
 from nodes import Server, nodes_of
-from programs import AYES, FEW, Program, ours, workers
+from packed_log import SETTLED_S
+from programs import AYES, FEW, PACKING, Program, ours, workers
 from report import report, write_into
 
 from ayes.ledger.clients.services import Ledger
@@ -52,8 +56,11 @@ SHORT_S = 2.0
 class Site:
     """Servers, and the programs that use them."""
 
-    def __init__(self, folder: Path, size: int, seed: str, *, short: bool = False) -> None:
+    def __init__(
+        self, folder: Path, size: int, seed: str, *, short: bool = False, packed: bool = False
+    ) -> None:
         self.folder, self.size, self.seed, self.short = folder, size, seed, short
+        self.packed = packed
         self.ack_wait_s = 1.0 if short else 10.0
         self.store = folder / "store"
         self.servers: dict[str, Server] = {}
@@ -70,6 +77,8 @@ class Site:
     async def __aenter__(self) -> Self:
         if self.size == 1:
             command = [str(AYES), "up", "--workers", "none", "--store", str(self.store)]
+            if self.packed:
+                command += ["--pack-after", f"{SETTLED_S:g}s"]
             self.servers = {"up": Server(command, self.folder / "up.txt")}
         elif networks.why_not():
             self.addresses = {f"n{one}": f"127.0.0.{one}" for one in range(1, self.size + 1)}
@@ -118,7 +127,11 @@ class Site:
 
     def start_programs(self) -> None:
         every = ours(self.folder, self.store, self.seed, RECORDED, self.ack_wait_s)
-        self.programs = {name: one for name, one in every.items() if name in FEW or not self.short}
+        self.programs = {
+            name: one
+            for name, one in every.items()
+            if (name in (*FEW, *PACKING) or not self.short) and (name not in PACKING or self.packed)
+        }
         for program in self.programs.values():
             program.start()
 
@@ -193,7 +206,11 @@ class Site:
                 try:
                     replicas = 3 if self.size > 1 else 1
                     await declare_streams(
-                        self.store, replicas=replicas, also=tuple(DURABLES), max_bytes=1 << 30
+                        self.store,
+                        replicas=replicas,
+                        also=WORKED if self.packed else tuple(DURABLES),
+                        max_bytes=1 << 30,
+                        packed=self.packed,
                     )
                     async with Ledger.connect(self.store, role="operator") as operator:
                         await apply_policy(operator, WORKSPACE, POLICY, "policy.toml")
@@ -208,6 +225,9 @@ class Site:
 
 #: The consumers of the rehearsal's own workers.
 RECORDERS = ("model-recorded", "executor-recorded")
+#: The optional consumers that a program works for: nothing leaves the stream before each has
+#: acknowledged it.
+WORKED = ("executor", *RECORDERS)
 #: The programs that work off what the others request.
 WORKING = ("gate", "queue", "executor", "recorded")
 
@@ -217,7 +237,7 @@ async def run(folder: Path, args: argparse.Namespace) -> Findings:
     assert this
     # So that the network is taken down.
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)
-    async with Site(folder, args.servers, args.seed, short=args.short) as site:
+    async with Site(folder, args.servers, args.seed, short=args.short, packed=args.packed) as site:
         site.start_programs()
         await site.warm()
         began = time.time()
@@ -241,6 +261,7 @@ def main() -> int:
     read.add_argument("--seed", default="1")
     read.add_argument("--servers", type=int, choices=(1, 3, 5), default=3)
     read.add_argument("--short", action="store_true", help="few programs, and faults every 2 s")
+    read.add_argument("--packed", action="store_true", help="a log that is packed meanwhile")
     read.add_argument("--report", type=Path)
     read.add_argument("--keep", type=Path, help="a directory to keep logs and journals in")
     args = read.parse_args()
@@ -256,7 +277,7 @@ def main() -> int:
     text = report(found, args)
     sys.stdout.write(text)
     if args.report is not None:
-        write_into(args.report, text, f"chaos-{args.servers}")
+        write_into(args.report, text, f"chaos-{args.servers}{'-packed' if args.packed else ''}")
     return 1 if found.problems else 0
 
 

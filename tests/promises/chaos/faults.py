@@ -17,7 +17,7 @@ from typing import Protocol
 from journal import Journal
 from network import CLIENTS, Network
 from nodes import Server
-from programs import Program
+from programs import PACKERS, Program
 
 EVERY_S = 11.0
 #: How long a paused program or server stands still, and how long a cut lasts, at least and at most.
@@ -94,7 +94,10 @@ class Faults:
         return kinds
 
     def _on_programs(self) -> Sequence[Callable[[], Awaitable[None]]]:
-        return [self._kill_program, self._kill_program, self._pause_program]
+        kinds = [self._kill_program, self._kill_program, self._pause_program]
+        if self._packers():
+            kinds += [*kinds, self._kill_packer, self._pause_packer]
+        return kinds
 
     # ------------------------------------------------------------------------------------- servers
 
@@ -211,12 +214,22 @@ class Faults:
     # ------------------------------------------------------------------------------------ programs
 
     async def _kill_program(self) -> None:
-        program = self._some_program()
+        await self._kill_one(self._some_program())
+
+    async def _pause_program(self) -> None:
+        await self._pause_one(self._some_program())
+
+    async def _kill_packer(self) -> None:
+        await self._kill_one(self._dice.choice(self._packers()))
+
+    async def _pause_packer(self) -> None:
+        await self._pause_one(self._dice.choice(self._packers()))
+
+    async def _kill_one(self, program: Program) -> None:
         self._began(f"kill {program.name.split('-')[0]}", program.name)
         await program.kill(self._dice.uniform(0.0, 5.0), self._journal)
 
-    async def _pause_program(self) -> None:
-        program = self._some_program()
+    async def _pause_one(self, program: Program) -> None:
         self._began(f"pause {program.name.split('-')[0]}", program.name)
         program.signal(signal.SIGSTOP)
         try:
@@ -229,6 +242,9 @@ class Faults:
         return self._dice.choice(
             [one for name, one in self._site.programs.items() if not name.startswith("rival")]
         )
+
+    def _packers(self) -> list[Program]:
+        return [self._site.programs[name] for name in PACKERS if name in self._site.programs]
 
     def _began(self, what: str, *whom: str) -> None:
         self.counted[what] += 1

@@ -16,6 +16,7 @@ from checker.facts import Call, Log
 from faults import Faults
 from journal import merged, now, started
 from msgspec import Struct
+from packed_log import PackedLog, messages
 from programs import AYES, Ended
 
 from ayes.ledger.clients.services import Ledger
@@ -23,6 +24,8 @@ from ayes.ledger.log import RawMessage
 
 #: The longest silence that is allowed while a majority of the servers is there.
 SILENCE_S = 15.0
+#: The length of a run in which something has left the stream of a log that is packed.
+LEFT_AFTER_S = 240.0
 
 
 class Findings(Struct):
@@ -45,6 +48,10 @@ class Findings(Struct):
     request_s: float
     told_s: float
     verified: str
+    #: Facts in packs, how many of them had left the stream, and in how many runs of packers.
+    packed: int
+    left: int
+    packings: int
     problems: list[str]
 
 
@@ -81,6 +88,12 @@ async def examined(site: Any, faults: Faults, stuck: list[str], began: float, he
         problems.append(f"no fact was acknowledged for {silence:.0f} s with a majority there")
     problems += [f"replay --verify: {one}" for one in verified.get("differences", [verified])]
     problems += _violations(site.folder, [_dumped(raw) for raw in log], lines, queue, parked)
+    stream = await messages(site.store) if site.packed else []
+    packed = PackedLog(stream)
+    if site.packed:
+        problems += [f"packed: {one}" for one in packed.problems(lines, log)]
+        if not packed.left and healed - began > LEFT_AFTER_S:
+            problems.append("nothing has left the stream")
     return Findings(
         version=version,
         facts=len(log),
@@ -97,6 +110,9 @@ async def examined(site: Any, faults: Faults, stuck: list[str], began: float, he
         request_s=max(_waited(lines, "request", {}), default=0.0),
         told_s=max(_waited(lines, "decision", calls), default=0.0),
         verified="clean" if verified.get("differences") == [] else "differs",
+        packed=len(packed.inside),
+        left=packed.left,
+        packings=sum(line["kind"] == "packed" for line in lines),
         problems=problems,
     )
 

@@ -4,20 +4,24 @@
 * `reviewer`: votes on what the queue shows.
 * `rival`: fills slots of every kind with raw publishes, four writers for each slot.
 * `rehearsal`: drives recorded conversations, one workspace after another.
+* `packer`: packs what has been settled for some seconds, again and again.
+* `model`: the worker of models, which no thread here asks.
 
 SIGTERM ends each once the work in progress is done. All but the rivals are written as the
 documentation says: after `Unavailable` they do the same again, after `Refused` they do not.
 """
 
 import asyncio
+import hashlib
 import itertools
 import json
 import random
 import signal
 import ssl
 import sys
-from collections.abc import Awaitable, Callable
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import aclosing, asynccontextmanager, suppress
+from datetime import timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -27,13 +31,15 @@ import nats.errors
 from chaos_tools import CLIENTS, LASTS, RIVALS, WORKSPACE, function, spec
 from journal import Journal, merged, now
 from msgspec.structs import fields
+from packed_log import SETTLED_S
 
 from ayes.ledger.call import Call
 from ayes.ledger.clients.reviewers import Ballot
 from ayes.ledger.clients.services import Ledger
-from ayes.ledger.log import AlreadyRecorded, AppendResult, Recorded
+from ayes.ledger.log import AlreadyRecorded, AppendResult, Delivery, Recorded
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
+from ayes.ops.actions.packing import pack_log
 from ayes.ops.broker.accounts import REVIEWER, slots_of
 from ayes.ops.broker.setup import apply_policy
 from ayes.projections import pending
@@ -52,6 +58,11 @@ LANES = 3
 WRITERS_A_SLOT, PAUSE_S = 4, 0.3
 #: Seconds between two orders of a lane.
 ORDER_S = 2.0
+#: By lane. The first one goes on in a thread that was packed long ago.
+ORDERS_A_THREAD = (600, 12, 12)
+#: How often an order is served again as if it were new, and after how many others: what is packed
+#: has left the stream by then.
+AGAIN, AGAIN_AFTER = 0.1, 100
 ROOT = Path(__file__).resolve().parents[3]
 RECORDED, AIRLINE = ROOT / "tests" / "data" / "small.jsonl", ROOT / "examples" / "airline.toml"
 
@@ -80,13 +91,15 @@ class Program:
             ) -> AppendResult:
                 answer = await super().append(slot, raw, event_id, after)
                 if isinstance(answer, Recorded | AlreadyRecorded):
-                    program.journal.note(
-                        "acknowledged", slot=slot.subject, id=event_id, seq=answer.seq
-                    )
+                    program.acknowledged(slot.subject, event_id, answer.seq, raw)
                 return answer
 
         async with Noted.connect(self.store, role=role, name=self.author, timeout_s=600) as log:
             yield Ledger.on(log, role, self.author)
+
+    def acknowledged(self, slot: str, event_id: str, seq: int, raw: bytes) -> None:
+        digest = hashlib.sha256(raw).hexdigest()
+        self.journal.note("acknowledged", slot=slot, id=event_id, seq=seq, sha256=digest)
 
     async def do[T](self, did: str, ref: CallRef, do: Callable[[], Awaitable[T]], **how: Any) -> T:
         """Do something, and write down what this program was told."""
@@ -114,6 +127,14 @@ class Program:
             for kind in ("order", "done")
         )
         return sorted(begun - done)
+
+    async def until_ended(self, work: Coroutine[Any, Any, None]) -> None:
+        ends, working = asyncio.create_task(self.ends.wait()), asyncio.create_task(work)
+        await asyncio.wait({ends, working}, return_when=asyncio.FIRST_COMPLETED)
+        for task in (ends, working):
+            task.cancel()
+        with suppress(asyncio.CancelledError):
+            await working
 
     async def rest(self, seconds: float) -> None:
         with suppress(TimeoutError):
@@ -145,6 +166,8 @@ async def _lane(program: Program, ledger: Ledger, lane: int) -> None:
         if program.ends.is_set():
             return
         await _order(program, ledger, lane, number)
+        if program.dice.random() < AGAIN:
+            await _order(program, ledger, lane, number - AGAIN_AFTER)
         early = number * ORDER_S - asyncio.get_running_loop().time()
         await program.rest(max(0.0, early) + program.dice.uniform(0, 0.3))
 
@@ -152,7 +175,7 @@ async def _lane(program: Program, ledger: Ledger, lane: int) -> None:
 async def _order(program: Program, ledger: Ledger, lane: int, number: int) -> None:
     program.journal.note("order", lane=lane, number=number)
     dice = random.Random(f"{program.name[:-1]}/{lane}/{number}")
-    thread = ThreadRef(WORKSPACE, f"{program.name[:-1]}{lane}-{number // 12}")
+    thread = ThreadRef(WORKSPACE, f"{program.name[:-1]}{lane}-{number // ORDERS_A_THREAD[lane]}")
     tool = dice.choice(tuple(LASTS))
     arguments = {"order": f"A-{number}", "amount": dice.randint(1, 100)}
     await _served(program, ledger, thread.call(f"c{number}"), tool, arguments)
@@ -295,7 +318,7 @@ async def _fill(program: Program, client: nats.NATS, subject: str) -> None:
             continue
         code = answer.get("error", {}).get("err_code", 0)
         if not code:
-            program.journal.note("acknowledged", slot=subject, id=event.id, seq=answer["seq"])
+            program.acknowledged(subject, event.id, answer["seq"], raw)
         elif code in PASSING:
             await asyncio.sleep(0.2)
             continue
@@ -321,6 +344,40 @@ def _value(kind: Any) -> Any:
         first = choices[0]
         return () if Ellipsis in choices else _value(first) if isinstance(first, type) else first
     return ()
+
+
+# ----------------------------------------------------------------------------------------- packers
+
+
+async def packer(program: Program) -> None:
+    """Rests between two runs, so that now one packs and now two."""
+    async with program.ledger("admin") as ledger:
+        await program.until_ended(_pack(program, ledger))
+
+
+async def _pack(program: Program, ledger: Ledger) -> None:
+    while True:
+        began, packed, removed = now(), 0, 0
+        with suppress(Unavailable):
+            runs = pack_log(ledger, settled_for=timedelta(seconds=SETTLED_S))
+            async with aclosing(runs) as threads:
+                async for one in threads:
+                    packed, removed = packed + one.packed, removed + one.removed
+            program.journal.note("packed", began=began, packed=packed, removed=removed)
+        await program.rest(program.dice.uniform(0, 20))
+
+
+async def model(program: Program) -> None:
+    """Acknowledges each delivery, as the worker does if it has nothing to ask. Nothing leaves the
+    stream before.
+    """
+    async with program.ledger("model") as ledger, ledger.log.deliveries("model") as deliveries:
+        await program.until_ended(_acknowledge(deliveries))
+
+
+async def _acknowledge(deliveries: AsyncIterator[Delivery]) -> None:
+    async for one in deliveries:
+        await one.ack()
 
 
 # --------------------------------------------------------------------------------------- rehearsal
@@ -365,6 +422,7 @@ async def _rehearsed(service: Ledger, person: Ledger, workspace: str, recorded, 
 
 async def main(kind: str, name: str, store: str, journal: str, seed: str) -> None:
     programs = {"desk": desk, "reviewer": reviewer, "rival": rival, "rehearsal": rehearsal}
+    programs |= {"packer": packer, "model": model}
     process = Journal(Path(journal).parent, Path(journal).name)
     program = Program(name, Path(store), process, seed)
     while not program.ends.is_set():

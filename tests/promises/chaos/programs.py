@@ -151,6 +151,9 @@ class Program:
 
 #: One of each kind, for a short run.
 FEW = ("gate-a", "queue-a", "executor-a", "desk-a1", "desk-a2", "ana", "ben", "cai", "rival-a")
+PACKERS = ("packer-a", "packer-b")
+#: Those that run only if the log is packed.
+PACKING = (*PACKERS, "model")
 
 
 def ours(
@@ -179,6 +182,7 @@ def ours(
     for person in ("ana", "ben", "cai"):
         commands[person] = loaded("reviewer", person)
     commands["rehearsal"] = loaded("rehearsal", "rehearsal")
+    commands |= {name: loaded(name.split("-")[0], name) for name in PACKING}
     return {
         name: Program(name, command, folder, is_load=command[:2] == load)
         for name, command in commands.items()

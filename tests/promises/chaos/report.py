@@ -26,7 +26,11 @@ def report(found: Findings, args: argparse.Namespace) -> str:
         ("all at their end after healing", f"{found.settled_s:.0f} s"),
         ("`replay --verify`", found.verified),
     ]
+    if args.packed:
+        left = f"{found.packed:,}, of which {found.left:,} had left the stream"
+        rows += [("facts in packs", left), ("runs of packers to the end", f"{found.packings:,}")]
     servers = "One server" if args.servers == 1 else f"{args.servers} nodes"
+    servers += ", packed" * args.packed
     load = os.getloadavg()[1]
     lines = [
         (

@@ -17,6 +17,7 @@ async def test_a_short_chaos_breaks_nothing(tmp_path: Path, monkeypatch: pytest.
     itself (B43, B49, B53, B60, I1 to I8, I13).
     """
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    found = await chaos.run(tmp_path, Namespace(servers=1, seed="1", minutes=0.1, short=True))
+    args = Namespace(servers=1, seed="1", minutes=0.1, short=True, packed=False)
+    found = await chaos.run(tmp_path, args)
     assert found.problems == []
     assert found.runs > 0
