@@ -48,7 +48,7 @@ from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.errors import ApprovalsError, BrokerAway, Refused, Unavailable
 from ayes.schemas.ids import new_id
-from ayes.schemas.slots import FILLED_BY, CallRef, Slot, ThreadRef
+from ayes.schemas.slots import FILLED_BY, ORGANISATION, CallRef, Slot, ThreadRef
 from bench.rehearsal.rehearse import read_recordings, rehearse, review
 from bench.rehearsal.scripted_reviewer import script_for
 
@@ -243,7 +243,13 @@ async def rival(program: Program) -> None:
     roles = [role for role in store.read().passwords if slots_of(role)]
     # Two connections each, which are to different nodes as often as not.
     clients = {role: [await _raw(program, store, role) for _ in range(2)] for role in roles}
-    kinds = [(role, shape) for role in roles for shape in sorted(slots_of(role))]
+    # Those of the organisation have no workspace of the rivals' own.
+    kinds = [
+        (role, shape)
+        for role in roles
+        for shape in sorted(slots_of(role))
+        if ORGANISATION not in shape.split(".")
+    ]
     for number in itertools.count():
         if program.ends.is_set():
             break
