@@ -6,6 +6,7 @@
 Each has a number of the review that found it (D1 to D3), or is a mistake that the code could have.
 """
 
+import math
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -571,19 +572,14 @@ def appends_have_no_condition() -> Iterator[Change]:
 @bug_of_packs
 def a_pack_is_known_from_any_reading() -> Iterator[Change]:
     """The condition counts packs in which the writer has not looked for its slot."""
-    few = JetStream._few
 
-    async def learning(self: JetStream, stream: str, subjects: tuple[str, ...]) -> Any:
-        found = await few(self, stream, subjects)
-        for raw in found or ():
-            if number := packs.number_of(raw.subject):
-                thread = raw.subject.rsplit(".", 2)[0]
-                known = self._packed.get(thread, packs.NONE)
-                number = max(number, known.number)
-                self._packed[thread] = packs.PackedNames(number, known.names)
-        return found
+    def remember(self: JetStream, newest: RawMessage) -> None:
+        thread = newest.subject.rsplit(".", 2)[0]
+        known = self._packed.get(thread, packs.NONE)
+        number = max(packs.number_of(newest.subject), known.number)
+        self._packed[thread] = packs.PackedNames(number, known.names)
 
-    yield JetStream, "_few", learning
+    yield JetStream, "_remember", remember
 
 
 @bug_of_packs
@@ -615,13 +611,6 @@ def the_later_fact_counts() -> Iterator[Change]:
 
 
 @bug_of_packs
-def a_start_is_believed_by_its_slot() -> Iterator[Change]:
-    """Whoever has an acknowledgement runs the call, whatever is read in the slot."""
-    for module in (client, worker):
-        yield module, "is_same_event", lambda fact, event: True
-
-
-@bug_of_packs
 def packs_are_not_read() -> Iterator[Change]:
     """What is read of a thread is what its stream has."""
 
@@ -644,7 +633,7 @@ def a_followers_gaps_are_left() -> Iterator[Change]:
 
 @bug_of_packs
 def what_a_worker_waits_for_is_removed() -> Iterator[Change]:
-    async def never(log: Any, seq: int) -> bool:
-        return False
+    async def all_of_it(log: Any) -> float:
+        return math.inf
 
-    yield packing, "_is_awaited", never
+    yield packing, "_acknowledged", all_of_it

@@ -29,7 +29,6 @@ FOUND_BY = {
     "a-requester-waits-for-ever": 3,
     "a-retry-is-a-new-event": 2,
     "a-service-runs-what-is-stopped": 14,
-    "a-start-is-believed-by-its-slot": 32,
     "a-stop-is-read-too-late": 3,
     "a-stop-that-has-ended-is-forgotten": 78,
     "a-timer-beats-a-decision": 3,
@@ -40,7 +39,7 @@ FOUND_BY = {
     "models-are-asked-while-stopped": 8,
     "the-digest-is-not-checked": 2,
     "votes-after-the-deadline-count": 10,
-    "what-a-worker-waits-for-is-removed": 21,
+    "what-a-worker-waits-for-is-removed": 5,
     "what-the-gate-holds-is-not-looked-at-again": 7,
 }
 
