@@ -82,8 +82,11 @@ class ThreadKeys:
     def key(self, thread: ThreadRef) -> bytes | None:
         """The key of a thread; None: it is not here, or it is destroyed."""
         self._check()
-        for _ in range(2):  # its file may be replaced between the two readings
-            wrapped, epochs = self._read(self._file(thread)), self._epochs()
+        before = None
+        # Its file and those of epoch keys may be replaced between the readings of them, again and
+        # again while others are forgotten: it is destroyed if the same is read twice.
+        while (found := (self._read(self._file(thread)), self._epochs())) != before:
+            wrapped, epochs = before = found
             if wrapped is None:
                 return None
             if wrapped.epoch in epochs:

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
@@ -304,6 +305,26 @@ def test_a_process_that_is_killed_at_any_step_leaves_what_the_next_one_finishes(
         )
     assert code == 0
     assert at > 8
+
+
+def test_a_thread_is_read_while_others_are_forgotten_again_and_again(
+    keys: ThreadKeys, folder: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Each time between the reading of its file and that of the epoch keys."""
+    made, reader = keys.made(LEFT), ThreadKeys(folder)
+    others = [ThreadRef("shop", f"t{number}") for number in range(5)]
+    for one in others:
+        keys.made(one)
+    epochs = reader._epochs
+
+    def meanwhile() -> Any:
+        if others:
+            keys.destroy([others.pop()])
+        return epochs()
+
+    monkeypatch.setattr(reader, "_epochs", meanwhile)
+    assert reader.key(LEFT) == made
+    assert not others
 
 
 def test_a_program_reads_while_a_thread_is_forgotten(keys: ThreadKeys, folder: Path):
