@@ -75,7 +75,7 @@ _MANY: Final = 2_000
 _WARM: Final = 10
 #: More than any log holds: where the mix would come to its end.
 _ENDLESS: Final = 10**12
-#: With `--packed`, after so many facts what is settled is packed.
+#: With `--packed`, the log is packed each time that so many facts were written.
 _PACKED_EVERY: Final = 20_000
 
 

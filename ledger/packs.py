@@ -287,7 +287,7 @@ class PackedNames(Struct, frozen=True):
         return bool(self.names) and is_packable(slot) and _name(slot) in self.names
 
     def may_match(self, subjects: str) -> bool:
-        """Whether facts on these subjects of the thread, a wildcard, may be in one of them."""
+        """Whether a fact of the thread on this subject, with wildcards, may be in one of them."""
         kind, name = (*subjects.split(".")[3:5], "", "")[:2]
         if kind not in _KINDS or name in {"", "*", ">"}:
             return bool(self.names) and kind in _KINDS | {"*", ">"}

@@ -243,7 +243,7 @@ class JetStream:
         packed: packs.PackedNames | None,
         error: PubAckError | None,
     ) -> AppendResult | None:
-        """What became of an append that was not acknowledged; None: it is to be tried again.
+        """What became of an append that was not acknowledged; None: try it again.
 
         The slot is taken, perhaps by this event before its answer was lost; or there is a new pack;
         or the refusal will pass (10164 on three replicas, 10201 in a batch). The leader is asked
@@ -531,16 +531,18 @@ class JetStream:
         """As `_few`, as if nothing had been packed."""
         inside = await self._packs_for(stream, subjects)
         if after := self._after_packs(subjects) if inside else ():
-            found = await self._few(stream, (*subjects, *after))
-            is_there = found and any(packs.thread_of(raw.subject) for raw in found)
-            if found and is_there and not any(packs.number_of(raw.subject) for raw in found):
-                return found
+            live = await self._few(stream, (*subjects, *after)) or []
+            is_there = any(packs.thread_of(raw.subject) for raw in live)
+            if is_there and not any(packs.number_of(raw.subject) for raw in live):
+                return live
         found = await self._few(stream, (*subjects, *inside))
         if not (inside and found):
             return found
-        if before := packs.as_before(found, subjects):
-            for pack in filter(lambda raw: packs.number_of(raw.subject), found):
-                self._remember(pack)
+        before = packs.as_before(found, subjects)
+        for raw in found:
+            if packs.number_of(raw.subject):
+                self._remember(raw)
+        if before:
             return before
         # There are packs. That there is nothing else is for the leader to say: packs come last, as
         # what is in them may have left the stream meanwhile.

@@ -32,8 +32,9 @@ _log: Final = get_logger("ayes.ledger.nats.ordered_consumer")
 HEARTBEAT_S: Final = 1.0
 #: How long each request for a consumer may take; a node that is away answers none.
 _PATIENCE_S: Final = (1.0, 1.0, 1.0, 2.0, 4.0)
-#: After so many heartbeats without a message, who reads to the end asks for a new consumer, which
-#: says whether there is more: what was to come may have left the stream (docs/decisions/0091).
+#: A reading to the end replaces its consumer after so many heartbeats without a message: the
+#: messages that are missing may have left the stream (docs/decisions/0091), and the new consumer
+#: says how many are left.
 _IDLE: Final = 3
 #: The largest batch of messages.
 _TOGETHER: Final = 256

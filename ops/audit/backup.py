@@ -332,7 +332,7 @@ def _check_same_level(backup: Backup, config: dict[str, Any]) -> None:
     if streams.is_packed({"config": backup.log.config}) and level != here:
         raise BadInput(
             f"{backup.file} is of a log of level {level}, and this ledger is of level {here}. "
-            f"Restore it into an empty ledger of level {level} (docs/upgrading.md)."
+            f"Restore it into an empty ledger of level {level} (docs/packing.md)."
         )
 
 

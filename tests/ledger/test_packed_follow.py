@@ -353,7 +353,7 @@ async def test_who_follows_or_writes_waits_for_a_broker_that_is_away(ledger: Led
 
 
 async def followed(log: EventLog, subjects: tuple[str, ...], size: int) -> list[RawMessage]:
-    """So many messages, from the first on, of a follower that would go on."""
+    """The first messages that a follower of the log receives; `size` of them or some more."""
     found = list[RawMessage]()
     async with aclosing(log.raw(1, subjects, until_end=False)) as batches:
         while len(found) < size:

@@ -204,7 +204,7 @@ def test_a_thread_with_too_many_names_in_its_packs_is_packed_no_further():
 
 
 def test_what_is_no_pack_has_no_facts():
-    """Whoever counts the facts in packs goes by what each of them says, and opens none."""
+    """A pack says how many facts it has. It is not unpacked for that, and may be unreadable."""
     assert packs.size_of(recorded(structs.replace(GOOD, facts="!"))) == GOOD.size == 4
     subject = REF.packed(1).subject
     for none in (

@@ -122,7 +122,7 @@ async def test_a_pack_that_is_gone_is_damage():
 
 
 async def test_nothing_is_left_out_after_a_pack_could_not_be_read():
-    """Whoever asks again is given what was in it too."""
+    """A second call of `up_to` has the facts of the pack that the first one could not read."""
     world = World(random.Random(7), 60)
     world.last = len(world.every)
     answers = iter([False, True, False])

@@ -207,7 +207,7 @@ async def test_what_is_lost_while_packed_facts_are_in_the_stream_is_found_by_rea
 
 
 async def test_packs_in_a_log_whose_facts_stay_excuse_no_loss(told: Ledger, place: str):
-    """None of its facts may leave, whoever wrote them."""
+    """No fact may leave the stream of a log of level 1, also if there is a pack with it."""
     await pack(told, OTHER)
     stream = await log_of(told).api.call(f"STREAM.INFO.{LEDGER}")
     stream["state"]["messages"] -= 1

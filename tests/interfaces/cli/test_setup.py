@@ -139,7 +139,7 @@ async def test_what_the_broker_cannot_change_is_named(store, admin, setup):
 
 
 async def test_a_log_to_be_packed_is_made_so_and_stays_so(tmp_path, capsys):
-    """Whoever sets it up later, and whatever for."""
+    """A later `setup` keeps its level, with `--packed` and without."""
     async with EmbeddedServer(tmp_path / "store", sync="2m") as server:
         session = Session(server.store.path, json=True)
         for packed in (True, False, True):

@@ -30,8 +30,7 @@ from faults import EVERY_S, Faults
 from findings import Findings, examined
 from journal import Journal, merged, started
 from nodes import Server, nodes_of
-from packed_log import SETTLED_S
-from programs import AYES, FEW, PACKING, Program, ours, workers
+from programs import AYES, FEW, PACKING, SETTLED_S, Program, ours, workers
 from report import report, write_into
 
 from ayes.ledger.clients.services import Ledger

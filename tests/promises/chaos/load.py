@@ -31,7 +31,7 @@ import nats.errors
 from chaos_tools import CLIENTS, LASTS, RIVALS, WORKSPACE, function, spec
 from journal import Journal, merged, now
 from msgspec.structs import fields
-from packed_log import SETTLED_S
+from programs import SETTLED_S
 
 from ayes.ledger.call import Call
 from ayes.ledger.clients.reviewers import Ballot

@@ -24,8 +24,6 @@ from ayes.ledger.log import RawMessage
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.subscriptions import LEDGER
 
-#: How long what a packer packs must have been settled, in seconds.
-SETTLED_S = 10.0
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 

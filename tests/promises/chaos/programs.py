@@ -152,6 +152,8 @@ class Program:
 #: One of each kind, for a short run.
 FEW = ("gate-a", "queue-a", "executor-a", "desk-a1", "desk-a2", "ana", "ben", "cai", "rival-a")
 PACKERS = ("packer-a", "packer-b")
+#: How long what a packer packs must have been settled, in seconds.
+SETTLED_S = 10.0
 #: Those that run only if the log is packed.
 PACKING = (*PACKERS, "model")
 
