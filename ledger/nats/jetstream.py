@@ -231,7 +231,8 @@ class JetStream:
                         outcome = await self._outcome(slot, event_id, after, packed, error)
                         if outcome is not None:
                             return outcome
-                    pause_s = await _paused(pause_s)
+                    if await self._packed_beside(slot) is packed:  # nothing new was learned
+                        pause_s = await _paused(pause_s)
         except (TimeoutError, BrokerAway):
             return Unconfirmed(why or "no answer from the broker")
 

@@ -162,7 +162,12 @@ async def test_who_knows_the_last_pack_needs_one_request(told: Ledger, monkeypat
 
     monkeypatch.setattr(api, "call", one_call)
     monkeypatch.setattr(api, "collect", one_collect)
+
+    async def paused(_pause_s: float) -> float:
+        raise AssertionError("there is nothing to wait for")
+
     monkeypatch.setattr(told.log._commits, "publish", one_publish)
+    monkeypatch.setattr(jetstream, "_paused", paused)
     told.log._packed.clear()
     assert isinstance(await told.append(REF.said("new"), AGAIN), Recorded)
     # Refused: the slot, what is counted there, the newest pack, that it is the newest. Then again.
