@@ -30,7 +30,7 @@ import time
 import urllib.request
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager
-from datetime import timedelta
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
@@ -163,12 +163,9 @@ class Growing:
         async with self.running():
             await declare_streams(self.store, packed=self._packed)
             async with Ledger.connect(self.store, role="admin") as ledger:
-                log = _jetstream(ledger)
+                log = jetstream(ledger)
                 if self._packed:
-                    # No worker runs, and what waits for one is not removed.
-                    for durable in DURABLES.values():
-                        what = f"$JS.API.CONSUMER.DELETE.{LEDGER}.{durable.name}"
-                        await log.api.ask(what, b"")
+                    await without_workers(log)
                 if not await ledger.log.last_seq():
                     await logs.append_all(ledger, iter(front))
                 held = await ledger.log.last_seq()
@@ -187,7 +184,8 @@ class Growing:
             held = before
             while held < facts:
                 await logs.append_all(ledger, self.next(min(facts - held, _PACKED_EVERY)))
-                await _pack(ledger)
+                for _ in range(2):  # the second one removes
+                    await pack(ledger, await ledger.log.clock())
                 held = await ledger.log.last_seq()
             return
         await logs.append_all(ledger, self.next(facts - before))
@@ -204,20 +202,25 @@ class Growing:
         return itertools.islice(self._mix, max(0, facts))
 
 
-def _jetstream(ledger: Ledger) -> JetStream:
+def jetstream(ledger: Ledger) -> JetStream:
     assert isinstance(ledger.log, JetStream)
     return ledger.log
 
 
-async def _pack(ledger: Ledger) -> None:
-    """Pack what is settled, and remove it, as if some time had passed between the two: nobody else
-    reads or writes.
+async def without_workers(log: JetStream) -> None:
+    """Delete the workers' consumers: none runs, and what waits for one is not removed."""
+    for durable in DURABLES.values():
+        await log.api.ask(f"$JS.API.CONSUMER.DELETE.{LEDGER}.{durable.name}", b"")
+
+
+async def pack(ledger: Ledger, before: datetime) -> None:
+    """Pack what was settled before that time, and remove what an earlier run packed, as if
+    `REMOVED_AFTER` had passed since: nobody else reads or writes those threads.
     """
-    for later in (timedelta(0), REMOVED_AFTER + timedelta(seconds=1)):
-        now = await ledger.log.clock() + later
-        async with aclosing(pack_log(ledger, settled_for=timedelta(0), now=now)) as threads:
-            async for _ in threads:
-                pass
+    now = await ledger.log.clock() + REMOVED_AFTER
+    async with aclosing(pack_log(ledger, settled_for=now - before, now=now)) as threads:
+        async for _ in threads:
+            pass
 
 
 def _front() -> Iterator[Place]:
@@ -241,7 +244,7 @@ async def measured(growing: Growing, facts: int, rounds: int) -> tuple[int, Meas
         await server.exited()
     found[KILLED] = [await _started(growing)]
     found[START] = [await _started(growing) for _ in range(rounds)]
-    found[DISK] = [_disk_mb(growing.store)]
+    found[DISK] = [disk_mb(growing.store)]
     found[DISK_A_FACT] = [found[DISK][0] * (1 << 20) / facts]
     async with growing.running() as server:
         found[STARTED] = [resident_mb(server.pid)]
@@ -250,7 +253,7 @@ async def measured(growing: Growing, facts: int, rounds: int) -> tuple[int, Meas
             Ledger.connect(growing.store, role="admin") as admin,
             Ledger.connect(growing.store, role="observer") as ledger,
         ):
-            stream = await _jetstream(admin).api.call(f"STREAM.INFO.{LEDGER}")
+            stream = await jetstream(admin).api.call(f"STREAM.INFO.{LEDGER}")
             found[SUBJECTS] = [float(stream["state"]["num_subjects"])]
             found |= await _read(growing, admin, ledger, facts, rounds)
             found[REPLAY] = [await peak_mb(growing.store, facts)]
@@ -354,16 +357,22 @@ async def _appended(growing: Growing, ledger: Ledger, facts: int, rounds: int) -
     return {APPEND: alone, APPENDS: rates}
 
 
-def resident_mb(pid: int) -> float:
-    """Memory that a process holds now."""
+def check_memory() -> None:
+    """Raise `BadInput` where `resident_mb` cannot tell."""
+    if not Path("/proc/self/status").exists():
+        raise BadInput("memory is read from /proc, which is not here. Measure on Linux.")
+
+
+def resident_mb(pid: int, what: str = "VmRSS") -> float:
+    """Memory that a process holds now; with `VmHWM` the most that it has held."""
     status = Path(f"/proc/{pid}/status").read_text()
     return (
-        int(next(line for line in status.splitlines() if line.startswith("VmRSS:")).split()[1])
+        int(next(line for line in status.splitlines() if line.startswith(f"{what}:")).split()[1])
         / 1024
     )
 
 
-def _disk_mb(store: Path) -> float:
+def disk_mb(store: Path) -> float:
     files = (file.stat() for file in (store / "jetstream").rglob("*") if file.is_file())
     return sum(file.st_blocks * 512 for file in files) / (1 << 20)
 
@@ -513,10 +522,7 @@ def main() -> None:
     given = options.parse_args()
     setup(verbose=False)
     try:
-        if not Path("/proc/self/status").exists():
-            raise BadInput(
-                "memory is read from /proc, which is not here. Measure how cost grows on Linux."
-            )
+        check_memory()
         asyncio.run(_measure(given))
     except ApprovalsError as problem:
         sys.exit(str(problem))

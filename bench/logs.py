@@ -10,6 +10,7 @@ approvals.
 import asyncio
 import itertools
 import random
+from collections import deque
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -84,28 +85,41 @@ def mixed(facts: int, at_once: int) -> Iterator[Place]:
     a question.
     """
     chance = random.Random(1)  # noqa: S311 - an order, not a secret
-    under_way = [_conversation(ThreadRef("bench", f"t{number}")) for number in range(at_once)]
+    under_way = [conversation(ThreadRef("bench", f"t{number}")) for number in range(at_once)]
     begun, count = at_once, 0
     while count < facts - 8 * at_once // 2:
         which = chance.randrange(at_once)
         place = next(under_way[which], None)
         if place is None:
-            under_way[which] = _conversation(ThreadRef("bench", f"t{begun}"))
+            under_way[which] = conversation(ThreadRef("bench", f"t{begun}"))
             begun += 1
             continue
         yield place
         count += 1
-    for number, conversation in enumerate(under_way, begun):
+    for number, rest in enumerate(under_way, begun):
         # One that is near its end asks nothing more, so another comes after it.
-        for slot, event in itertools.chain(
-            conversation, _conversation(ThreadRef("bench", f"t{number}"))
-        ):
+        for slot, event in itertools.chain(rest, conversation(ThreadRef("bench", f"t{number}"))):
             yield slot, event
             if isinstance(event, e.ApprovalRequested):
                 break
 
 
-def _conversation(ref: ThreadRef) -> Iterator[Place]:
+def interleaved(
+    conversations: Iterator[Iterator[Place]], at_once: int = AT_ONCE
+) -> Iterator[Place]:
+    """The facts of whole conversations, one of each in turns, with `at_once` under way."""
+    under_way = deque(itertools.islice(conversations, at_once))
+    while under_way:
+        one = under_way.popleft()
+        if (place := next(one, None)) is not None:
+            yield place
+            under_way.append(one)
+        elif (following := next(conversations, None)) is not None:
+            under_way.append(following)
+
+
+def conversation(ref: ThreadRef) -> Iterator[Place]:
+    """A whole conversation, of 165 facts."""
     tools = (e.ToolRef(_TOOL, "v1"),)
     yield (
         ref.opened,
