@@ -58,6 +58,9 @@ floods: setup    ## what one login at full speed leaves the others; ONLY=facts f
 growth: setup    ## how cost grows with the log and with processes; FACTS=10000,100000, PACKED=1, JSON=1
 	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m bench.growth $(if $(FACTS),--facts $(FACTS)) $(if $(PACKED),--packed) $(if $(JSON),--json)
 
+year: setup      ## a year of a packed log in about MINUTES=60: memory, starts after kill -9, every tenth conversation read back; RECORDED=FILE, JSON=1
+	@BENCH_DATE=$${BENCH_DATE:-$$(date +%F)} $(BIN)/python -m bench.year --minutes $(or $(MINUTES),60) $(if $(RECORDED),--recorded $(RECORDED)) $(if $(JSON),--json)
+
 charts: setup    ## a chart for each workload into docs/charts, from RESULTS="bench.jsonl growth.jsonl"
 	@$(BIN)/python -m bench.charts $(RESULTS) docs/charts
 
@@ -141,4 +144,4 @@ lock: setup      ## resolve pyproject.toml again into requirements.lock
 clean:           ## remove .venv and caches
 	@rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
 
-.PHONY: help setup demo test quick test-long test-bench check bench growth charts screenshots chaos conformance flips kills races power sim properties cluster images sbom site lock clean
+.PHONY: help setup demo test quick test-long test-bench check bench growth year charts screenshots chaos conformance flips kills races power sim properties cluster images sbom site lock clean

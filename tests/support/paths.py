@@ -2,6 +2,8 @@
 
 from pathlib import Path
 
+from bench.rehearsal import RECORDED
+
 ROOT = Path(__file__).resolve().parents[2]
 TESTS = ROOT / "tests"
 EXAMPLES = ROOT / "examples"
@@ -16,5 +18,5 @@ CHANGING = frozenset(
 )  # fmt: skip
 #: Three recorded conversations.
 SMALL = TESTS / "data" / "small.jsonl"
-#: The recorded conversations of tau-bench. They are not in the repository; tests skip without them.
-DATA = ROOT.parent / "shared" / "data" / "airline-gpt4o.jsonl"
+#: Recorded conversations; tests skip without them.
+DATA = RECORDED
