@@ -183,7 +183,8 @@ class Growing:
         if self._packed:
             held = before
             while held < facts:
-                await logs.append_all(ledger, self.next(min(facts - held, _PACKED_EVERY)))
+                more = self.next(min(facts - held, _PACKED_EVERY))
+                await logs.append_all(ledger, more, packed=True)
                 for _ in range(2):  # the second one removes
                     await pack(ledger, await ledger.log.clock())
                 held = await ledger.log.last_seq()

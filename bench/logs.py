@@ -10,9 +10,9 @@ approvals.
 import asyncio
 import itertools
 import random
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import AsyncGenerator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from pathlib import Path
 from typing import Final
 
@@ -65,15 +65,25 @@ async def written(store: Path, facts: int, at_once: int = AT_ONCE) -> AsyncGener
             yield Log(store, await ledger.log.last_seq(), at_once)
 
 
-async def append_all(ledger: Ledger, places: Iterator[Place]) -> None:
-    """Append in this order, each fact as the consequence of the one before it in its thread."""
+async def append_all(ledger: Ledger, places: Iterator[Place], *, packed: bool = False) -> None:
+    """Append in this order, each fact as the consequence of the one before it in its thread.
+
+    Args:
+        packed: the threads may have packs that this process does not know. Who writes behind one
+            asks for it first, and the next fact would overtake it; so each waits for the one before
+            it in its thread.
+    """
     causes: dict[str, e.Event] = {}
+    turns = defaultdict[str, asyncio.Lock | nullcontext[None]](
+        asyncio.Lock if packed else nullcontext
+    )
 
     async def write() -> None:
         for slot, event in places:
-            stamped = ledger.with_envelope(event, causes.get(slot.thread))
-            causes[slot.thread] = stamped
-            await ledger.try_append(slot, stamped)
+            async with turns[slot.thread]:
+                stamped = ledger.with_envelope(event, causes.get(slot.thread))
+                causes[slot.thread] = stamped
+                await ledger.try_append(slot, stamped)
 
     async with asyncio.TaskGroup() as writers:
         for _ in range(_WRITERS):
