@@ -43,7 +43,7 @@ from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import Recorded
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.subscriptions import DURABLES, LEDGER
-from ayes.ops.actions.packing import REMOVED_AFTER, pack_log
+from ayes.ops.actions.packing import REMOVED_AFTER, PackedThread, pack_log
 from ayes.ops.audit.replay import replay
 from ayes.ops.broker.server import HOST, EmbeddedServer, free_ports
 from ayes.ops.broker.setup import declare_streams
@@ -220,8 +220,9 @@ async def pack(ledger: Ledger, before: datetime) -> None:
     """
     now = await ledger.log.clock() + REMOVED_AFTER
     async with aclosing(pack_log(ledger, settled_for=now - before, now=now)) as threads:
-        async for _ in threads:
-            pass
+        async for one in threads:
+            assert isinstance(one, PackedThread), one
+            assert not one.problem, one
 
 
 def _front() -> Iterator[Place]:

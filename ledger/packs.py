@@ -52,6 +52,13 @@ MOST_NAMES: Final = MAX_BYTES // 2 * 3 // 4 // _NAME
 _GZIP: Final = 31
 #: The first token, behind the thread, of the slots whose facts may be in a pack.
 _KINDS: Final = frozenset({"call", "turn", "said"})
+#: The wildcards over the facts without which a call, turn or message is never packed. They leave
+#: the stream last, so what has none there needs no further run.
+HEADS: Final = (
+    f"{ROOT}.*.*.call.*.requested",
+    f"{ROOT}.*.*.turn.*.replied",
+    f"{ROOT}.*.*.said.*",
+)
 #: The wildcard over the packs of all threads.
 EVERY: Final = f"{ROOT}.*.*.{PACKED}.*"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -296,6 +303,11 @@ class PackedNames(Struct, frozen=True):
 
 #: Of a thread without packs.
 NONE: Final = PackedNames()
+
+
+def is_head(subject: str) -> bool:
+    """Whether it is of one of `HEADS`."""
+    return bool(thread_of(subject)) and _any(HEADS, subject)
 
 
 def is_packable(slot: Slot) -> bool:

@@ -357,7 +357,7 @@ class JetStream:
         elif subjects.endswith(_NUMBERED):  # not by one that was before one that rotted
             counted = await self.counted(stream, subjects)
             if message.subject != max(counted, key=_version, default=""):
-                there = await self._each_from_leader(stream, counted)
+                there = await self.each_from_leader(stream, counted)
                 message = max(there, key=attrgetter("seq"), default=message)
         return message
 
@@ -376,7 +376,7 @@ class JetStream:
             if number > known.number and await self._learns(thread, known):
                 known = self._packed[thread]
             if known.may_match(subjects):
-                found += await self._each_from_leader(subscriptions.LEDGER, there)
+                found += await self.each_from_leader(subscriptions.LEDGER, there)
         return max(packs.as_before(found, (subjects,)), key=attrgetter("seq"), default=None)
 
     async def leaders_message(self, stream: str, **which: str | int) -> log.RawMessage | None:
@@ -467,7 +467,7 @@ class JetStream:
         found: dict[str, log.RawMessage] = {}
         for one in subjects:  # one after the other: packs after what may leave the stream
             names = {*await self.counted(stream, one)}.difference(found)
-            found |= {raw.subject: raw for raw in await self._each_from_leader(stream, names)}
+            found |= {raw.subject: raw for raw in await self.each_from_leader(stream, names)}
         return [*found.values()]
 
     async def counted(self, stream: str, subjects: str) -> list[str]:
@@ -484,9 +484,15 @@ class JetStream:
             if not page or len(found) >= answer["total"]:
                 return list(filter(str.isascii, found))
 
-    async def _each_from_leader(
+    async def each_from_leader(
         self, stream: str, subjects: Collection[str]
     ) -> list[log.RawMessage]:
+        """The messages on these subjects, without wildcards, read from the leader alone.
+
+        Raises:
+            LogDamaged: it counts one and cannot read it.
+        """
+
         async def one(subject: str) -> log.RawMessage | None:
             message = await self.leaders_message(stream, last_by_subj=subject)
             if message is None and await self.counted(stream, subject):
@@ -550,7 +556,7 @@ class JetStream:
         known = {raw.subject for raw in found}
         found += await self.read_from_leader(stream, *subjects)
         counted = [one for wildcard in inside for one in await self.counted(stream, wildcard)]
-        found += await self._each_from_leader(stream, {*counted} - known)
+        found += await self.each_from_leader(stream, {*counted} - known)
         self._advance(max(one.seq for one in found))
         return packs.as_before(found, subjects)
 
@@ -577,7 +583,7 @@ class JetStream:
         counted = await self.counted(stream, subjects)
         found = [raw async for page in self.in_stream(1, subjects, stream) for raw in page]
         missing = {*counted}.difference(raw.subject for raw in found)
-        return found + await self._each_from_leader(stream, missing)
+        return found + await self.each_from_leader(stream, missing)
 
     async def _few(self, stream: str, subjects: tuple[str, ...]) -> list[log.RawMessage] | None:
         """The last message on each subject, from a replica that is recent enough."""
@@ -598,7 +604,7 @@ class JetStream:
                     counted = {one: frozenset(await self.counted(stream, one)) for one in kept}
                     every = frozenset[str]().union(*counted.values())
                     missing = every.difference(raw.subject for raw in found)
-                    found += await self._each_from_leader(stream, missing)
+                    found += await self.each_from_leader(stream, missing)
                     for one, names in counted.items():
                         if _is_of_stops(one):
                             self._counted[one] = begun, names
@@ -746,8 +752,11 @@ class JetStream:
         # The decisions first. A client that knows of no packs may claim a call whose claim has
         # left, since the broker takes the slot for free. If it finds the decision beside its claim,
         # then claims and revocations of before were there when it claimed (docs/services.md).
+        # The heads last: a removal that was interrupted is found by them.
         facts = packs.unpacked(pack)
-        for part in (filter(_is_decision, facts), filterfalse(_is_decision, facts)):
+        heads = [one for one in facts if packs.is_head(one.subject)]
+        others = [one for one in facts if not packs.is_head(one.subject)]
+        for part in (filter(_is_decision, others), filterfalse(_is_decision, others), heads):
             for some in batched(part, _AT_ONCE, strict=False):
                 await asyncio.gather(*map(purge, some))
 
@@ -935,13 +944,27 @@ class JetStream:
                 )
 
     def messages(
-        self, stream: str, subjects: tuple[str, ...], start: Start, *, until_end: bool
+        self,
+        stream: str,
+        subjects: tuple[str, ...],
+        start: Start,
+        *,
+        until_end: bool,
+        headers_only: bool = False,
     ) -> AsyncGenerator[list[log.RawMessage]]:
         """The messages of any stream, in order; parameters as of `follow`."""
         inbox = self.connection.inbox
         if self.connection.login.scope:
             subjects = self._ours(subjects or (_EVERY,))
-        return follow(self.api, stream, subjects, inbox=inbox, start=start, until_end=until_end)
+        return follow(
+            self.api,
+            stream,
+            subjects,
+            inbox=inbox,
+            start=start,
+            until_end=until_end,
+            headers_only=headers_only,
+        )
 
     # ------------------------------------------------------------------------------------ consumers
 

@@ -76,6 +76,7 @@ async def follow(
     inbox: str,
     start: Start,
     until_end: bool,
+    headers_only: bool = False,
 ) -> AsyncGenerator[list[RawMessage]]:
     """Messages of `stream` in order, in batches as they arrive.
 
@@ -83,11 +84,15 @@ async def follow(
         subjects: none for all, which is faster: the broker need not count the matches.
         start: a sequence or a time.
         until_end: stop at the end of the stream as of the start.
+        headers_only: the broker leaves the payloads out.
     """
     position = start
     stop: int | None = None
+    options: dict[str, Any] = {"headers_only": headers_only}
+    if subjects:
+        options["filter_subjects"] = list(subjects)
     while True:
-        create = partial(_create, requests, stream, subjects, inbox, position, iter(_PATIENCE_S))
+        create = partial(_create, requests, stream, options, inbox, position, iter(_PATIENCE_S))
         given_up_s = sum(_PATIENCE_S) if until_end else None
         stack, created, arrived, wait = await while_away(create, timeout_s=given_up_s)
         async with stack:
@@ -190,12 +195,12 @@ async def _listening(
 async def _create(
     requests: Api,
     stream: str,
-    subjects: tuple[str, ...],
+    options: dict[str, Any],
     inbox: str,
     start: Start,
     patience_s: Iterator[float],
 ) -> _Consumer:
-    """Request an ephemeral consumer, once."""
+    """Request an ephemeral consumer with these settings besides its own, once."""
     match start:
         case datetime():
             begin: dict[str, Any] = {
@@ -205,6 +210,7 @@ async def _create(
         case int():
             begin = {"deliver_policy": "by_start_sequence", "opt_start_seq": max(start, 1)}
     config = begin | {
+        **options,
         "ack_policy": "none",
         "max_deliver": 1,
         "flow_control": True,
@@ -213,8 +219,6 @@ async def _create(
         "num_replicas": 1,
         "inactive_threshold": int(5e9),
     }
-    if subjects:
-        config["filter_subjects"] = list(subjects)
     async with AsyncExitStack() as stack:
         # An inbox for each consumer: an abandoned one lives while somebody listens, and its
         # messages must not be mixed with those of the next one.

@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 from packing import in_stream, let_remove
 from stories import CALL, REF, WISH, life, request
+from structlog.testing import capture_logs
 from until import until
 
 from ayes.ledger import packs
@@ -20,19 +22,21 @@ from ayes.ledger.nats import jetstream, streams
 from ayes.ledger.nats.group_commit import AMONG
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.nats.key_value import REPLACES
-from ayes.ledger.subscriptions import LEDGER
+from ayes.ledger.subscriptions import DURABLES, LEDGER
 from ayes.ops.actions import packing
-from ayes.ops.actions.packing import REMOVED_AFTER, PackedThread, pack_log
+from ayes.ops.actions.packing import REMOVED_AFTER, HeldBack, PackedThread, pack_log
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.errors import BadInput, BrokerAway, LogDamaged, OutcomeUnknown
-from ayes.schemas.slots import Slot, ThreadRef
+from ayes.schemas.slots import Slot, ThreadRef, stops
 
 pytestmark = pytest.mark.log("jetstream")
 
 OTHER = ThreadRef("elsewhere", "t2")
 OPEN = OTHER.call("open")
 SAID = e.Said(role="user", text="?")
+#: What a run does that removes what is settled of those that `told` tells.
+REMOVED = [PackedThread(str(REF), removed=6), PackedThread(str(OTHER), removed=4)]
 AT_ONCE = timedelta(0)
 LATER = REMOVED_AFTER + timedelta(seconds=1)
 
@@ -54,7 +58,7 @@ async def told(port: EventLog, ledger: Ledger) -> Ledger:
 
 async def ran(
     ledger: Ledger, later: timedelta = AT_ONCE, settled_for: timedelta = AT_ONCE
-) -> list[PackedThread]:
+) -> list[PackedThread | HeldBack]:
     """What a run does that begins so much later."""
     now = await ledger.log.clock() + later
     async with aclosing(pack_log(ledger, settled_for=settled_for, now=now)) as done:
@@ -71,12 +75,9 @@ async def test_what_was_settled_long_ago_leaves_the_stream(told: Ledger):
     before = await whole(told.log)
     assert await ran(told, settled_for=timedelta(days=1)) == []
     assert await whole(told.log) == before
-    packed = [PackedThread(str(REF), packed=6), PackedThread(str(OTHER), packed=4)]
-    assert await ran(told) == packed
+    assert await ran(told) == [PackedThread(one.thread, packed=one.removed) for one in REMOVED]
     assert [one.seq for one in await in_stream(told.log)] == [*range(1, len(before) + 3)]
-    assert await ran(told, LATER) == [
-        PackedThread(one.thread, removed=one.packed) for one in packed
-    ]
+    assert await ran(told, LATER) == REMOVED
     stayed = {one.subject for one in await in_stream(told.log)}
     assert {REF.opened.subject, OPEN.decided.subject, REF.packed(1).subject} < stayed
     assert not {CALL.decided.subject, REF.said("m1").subject} & stayed
@@ -92,6 +93,7 @@ async def test_what_comes_later_is_packed_later(told: Ledger):
     await told.append(CALL.late(1), e.ToolReturned(output="late"))
     before = await whole(told.log)
     [done] = await ran(told)
+    assert isinstance(done, PackedThread)
     assert (done.thread, done.removed) == (str(OTHER), 0)
     await ran(told, LATER)
     left = {one.subject for one in await in_stream(told.log)}
@@ -128,6 +130,7 @@ async def test_killed_between_any_two_requests(told: Ledger, monkeypatch):
     tries = 0
     while len(await in_stream(told.log)) > len(before) + 2 - 10:
         left, tries = tries, tries + 1
+        assert tries < 100
         with suppress(BrokerAway, OutcomeUnknown):
             await ran(told, LATER)
         assert (await whole(told.log))[: len(before)] == before
@@ -154,15 +157,19 @@ async def test_two_runs_at_once_are_as_one(told: Ledger, tmp_path: Path):
 
 
 async def test_who_is_second_begins_anew(told: Ledger, tmp_path: Path, monkeypatch):
-    """It packs what the other run has not packed, behind that."""
+    """It packs what the other run has not packed, behind that, but not what came after it began:
+    the stops by which that is judged were read before.
+    """
     assert isinstance(told.log, JetStream)
-    append, others = told.log.append, list[PackedThread]()
+    append, others, at = told.log.append, list[Any](), await told.log.clock()
+    await told.append(REF.said("m2"), SAID)
     async with Ledger.connect(tmp_path / "store", role="admin") as another:
 
         async def after_another(slot: Slot, *args: Any) -> Any:
             if not others:
-                others.extend(await ran(another))
-                await told.append(REF.said("m2"), SAID)
+                async with aclosing(pack_log(another, settled_for=AT_ONCE, now=at)) as done:
+                    others.extend([one async for one in done])
+                await told.append(REF.said("m3"), SAID)
             return await append(slot, *args)
 
         monkeypatch.setattr(told.log, "append", after_another)
@@ -182,9 +189,30 @@ async def test_nothing_is_removed_that_differs_from_its_pack(told: Ledger):
     [pack] = packs.packs_of([(other,)])
     event = told.with_envelope(pack)
     await told.log.append(REF.packed(1), encode(event), event.id)
-    with pytest.raises(LogDamaged, match=r"packed\.1 has another fact 2 than the stream"):
-        await ran(told, LATER)
+    await ran(told)
+    why = str(LogDamaged(f"{REF.packed(1).subject} has another fact 2 than the stream"))
+    assert await ran(told, LATER) == [
+        PackedThread(str(REF), removed=5, problem=why),
+        PackedThread(str(OTHER), removed=4),
+    ]
     assert REF.said("m1").subject in {one.subject for one in await in_stream(told.log)}
+
+
+async def test_a_thread_that_cannot_be_packed_stays_and_no_other(told: Ledger):
+    """Nor one that has no valid name."""
+    assert isinstance(told.log, JetStream)
+    await told.append(REF.packed(1), e.Packed(names="?", facts="", size=1))
+    await told.log.api.publish("ledger.acme.a!b.said.m1", b"{}")
+    for others in (
+        [PackedThread(str(OTHER), packed=4)],
+        [PackedThread(str(OTHER), removed=4)],
+        [],
+    ):
+        wrong, *rest = await ran(told, LATER)
+        assert isinstance(wrong, PackedThread)
+        assert wrong.thread == str(REF)
+        assert f"{REF.packed(1).subject} cannot be read" in wrong.problem
+        assert rest == others
 
 
 async def test_what_a_worker_has_not_seen_to_stays(told: Ledger):
@@ -192,7 +220,17 @@ async def test_what_a_worker_has_not_seen_to_stays(told: Ledger):
     assert isinstance(told.log, JetStream)
     await ran(told)
     await declare(told.log, "all")
-    assert await ran(told, LATER) == []
+    message = (await in_stream(told.log))[1]
+    assert message.subject == REF.said("m1").subject
+    assert await ran(told, LATER) == [
+        HeldBack("gate", 0, "Start `ayes work gate`.", message.recorded_at)
+    ]
+    await told.log.api.call(f"CONSUMER.DELETE.{LEDGER}.gate", {})
+    [decided] = await told.log.read(CALL.decided.subject)
+    await declare(told.log, "by_start_sequence", opt_start_seq=decided.seq)
+    [held] = await ran(told, LATER)
+    assert isinstance(held, HeldBack)
+    assert held.acknowledged == decided.seq - 1
     await told.log.api.call(f"CONSUMER.DELETE.{LEDGER}.gate", {})
     await declare(told.log, "new")
     at = await told.log.clock()
@@ -202,7 +240,7 @@ async def test_what_a_worker_has_not_seen_to_stays(told: Ledger):
     assert waiting.waiting == 1
     run = pack_log(told, settled_for=LATER, now=at + LATER)
     async with aclosing(run) as done:
-        assert [one.removed async for one in done] == [6, 4]
+        assert [one async for one in done] == REMOVED
 
 
 async def test_the_workers_are_asked_about_once_in_a_run(told: Ledger, monkeypatch):
@@ -219,22 +257,50 @@ async def test_the_workers_are_asked_about_once_in_a_run(told: Ledger, monkeypat
         return await described(*args)
 
     monkeypatch.setattr(streams, "described", counted)
-    packed, pack = list[ThreadRef](), packing.pack
+    visited, visit = list[ThreadRef](), packing._Run.visit
 
-    async def noted(ledger: Ledger, thread: ThreadRef, **options: Any) -> int:
-        packed.append(thread)
-        return await pack(ledger, thread, **options)
+    async def noted(run: packing._Run, thread: ThreadRef) -> PackedThread:
+        visited.append(thread)
+        return await visit(run, thread)
 
-    monkeypatch.setattr(packing, "pack", noted)
+    monkeypatch.setattr(packing._Run, "visit", noted)
     run = pack_log(told, settled_for=LATER, now=at + LATER)
     async with aclosing(run) as done:
-        assert [one.removed async for one in done] == [6, 4]
-    assert packed == [REF, OTHER]
+        assert [one async for one in done] == REMOVED
+    assert visited == [REF, OTHER]
     assert asked == ["described"]
 
 
-async def test_decisions_leave_before_all_that_is_beside_them(told: Ledger, monkeypatch):
-    """Who sees one after a claim of its own knows that the claims of before were there."""
+async def test_a_thread_in_which_all_is_packed_costs_no_request(told: Ledger, monkeypatch):
+    """Also if something of it stays in the stream; of one with an open call, each fact that is
+    there and the newest pack are read, and the stops of a workspace once.
+    """
+    assert isinstance(told.log, JetStream)
+    vote = e.Voted(verdict="approve", digest=request(WISH).digest, signature="webauthn.x")
+    await told.append(CALL.vote("ana"), vote)
+    await told.append(OTHER.call("open2").requested, request(WISH))
+    await ran(told)
+    await ran(told, LATER)
+    assert CALL.vote("ana").subject in {one.subject for one in await in_stream(told.log)}
+    asked, call = list[str](), told.log.api.call
+
+    async def noted(what: str, body: Any = None, **options: Any) -> Any:
+        asked.extend(str(one) for one in (body or {}).values() if "ledger." in str(one))
+        return await call(what, body, **options)
+
+    monkeypatch.setattr(told.log.api, "call", noted)
+    assert await ran(told, LATER) == []
+    live = [OPEN.requested, OPEN.gated, OPEN.decided, OTHER.call("open2").requested]
+    consumer, *rest = asked
+    assert "'headers_only': True" in consumer
+    names = [OTHER.subjects, OTHER.packed(1).subject, *stops(OTHER.workspace)]
+    assert sorted(rest) == sorted([*names, *(one.subject for one in live)])
+
+
+async def test_decisions_leave_first_and_requests_last(told: Ledger, monkeypatch):
+    """Who sees a decision after a claim of its own knows that the claims of before were there. By
+    the request a run finds what another has begun to remove.
+    """
     assert isinstance(told.log, JetStream)
     await ran(told)
     before = {one.subject for one in await in_stream(told.log)}
@@ -252,6 +318,8 @@ async def test_decisions_leave_before_all_that_is_beside_them(told: Ledger, monk
     for decided in (CALL.decided, OTHER.call("c1").decided):
         own = {one for one in before if one.startswith(decided.subject.removesuffix("decided"))}
         assert len(own) > 2
+        requested = decided.subject.removesuffix("decided") + "requested"
+        assert all(requested in there for there in seen if own & there)
         assert any(decided.subject not in one and own - one != own for one in seen)
         assert all(own <= there for there in seen if decided.subject in there)
 
@@ -302,10 +370,78 @@ async def test_what_is_settled_is_packed_hourly(told: Ledger, tmp_path: Path, mo
     assert failed
 
 
-async def declare(log: JetStream, policy: str) -> None:
+async def test_who_holds_facts_back_is_logged_once(told: Ledger, tmp_path: Path, monkeypatch):
+    """And again if it begins anew. A thread that cannot be packed is an error beside it."""
+    assert isinstance(told.log, JetStream)
+    monkeypatch.setattr(packing, "EVERY_S", 0.01)
+    monkeypatch.setattr(packing, "REMOVED_AFTER", AT_ONCE)
+    heard = structlog.wrap_logger(None, wrapper_class=structlog.BoundLogger)
+    monkeypatch.setattr(packing, "_log", heard)
+    begun, run = list[Any](), packing.pack_log
+
+    def counted(*args: Any, **options: Any) -> Any:
+        begun.append(options)
+        return run(*args, **options)
+
+    async def has_left() -> bool:
+        return not await log.counted(LEDGER, CALL.requested.subject)
+
+    def named() -> list[str]:
+        return [one["problem"] for one in logs if one["log_level"] == "warning"]
+
+    monkeypatch.setattr(packing, "pack_log", counted)
+    await told.append(OTHER.packed(1), e.Packed(names="?", facts="", size=1))
+    await declare(log := told.log, "all")
+    with capture_logs() as logs:
+        async with packing.packing(AT_ONCE, store=tmp_path / "store"):
+            await until(lambda: len(named()) == 1)
+            so_far = len(begun)
+            await until(lambda: len(begun) > so_far + 3)
+            assert len(named()) == 1
+            await log.api.call(f"CONSUMER.DELETE.{LEDGER}.gate", {})
+            await until(has_left)
+            await declare(log, "all")
+            await told.append(REF.said("m2"), SAID)
+            await until(lambda: len(named()) == 2)
+    assert all("the consumer gate has not acknowledged" in one for one in named())
+    assert {one["thread"] for one in logs if one["log_level"] == "error"} == {str(OTHER)}
+
+
+@pytest.mark.parametrize(
+    ("name", "worker", "remedy"),
+    [
+        ("model", "model", "."),
+        ("gate-replies", "gate", "."),
+        ("executor", "executor", "; if none is to run any more: `ayes setup --without executor`."),
+        (
+            "notifier-later",
+            "notifier",
+            "; if none is to run any more: `ayes setup --without notifier-later`.",
+        ),
+        (
+            "delegator",
+            "delegator",
+            "; if none is to run any more: `ayes setup --without delegator`.",
+        ),
+        (
+            "shop@executor",
+            "executor",
+            " with the login shop; if it is gone: `ayes auth revoke shop`.",
+        ),
+    ],
+)
+def test_what_to_do_about_a_consumer_without_a_worker(name: str, worker: str, remedy: str):
+    login, _, kind = name.rpartition("@")
+    durable = DURABLES[kind].of(login, ("acme",) if login else ())
+    expected = f"Start `ayes work {worker}`{remedy}"
+    assert packing._remedy(durable, has_worker=False) == expected
+    assert "`ayes status`" in packing._remedy(durable, has_worker=True)
+
+
+async def declare(log: JetStream, policy: str, **options: Any) -> None:
     """A durable of the gate's name, for all facts from there on."""
     config = {"durable_name": "gate", "ack_policy": "explicit", "filter_subject": "ledger.>"}
-    body = {"stream_name": LEDGER, "config": config | {"deliver_policy": policy}}
+    body = {"stream_name": LEDGER, "config": config | {"deliver_policy": policy} | options}
     await log.api.call(f"CONSUMER.CREATE.{LEDGER}.gate.ledger.>", body)
 
 

@@ -1,9 +1,9 @@
 """`ayes pack` and `ayes up --pack-after`, on real brokers with their workers."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -56,12 +56,18 @@ async def in_stream(store: Path) -> set[str]:
         return {one.subject async for page in log.in_stream() for one in page}
 
 
-async def all_is_acknowledged(store: Path) -> None:
+async def spoil(store: Path) -> None:
+    """A pack that cannot be read."""
+    async with Ledger.connect(store, role="admin") as ledger:
+        await ledger.append(REF.packed(1), e.Packed(names="?", facts="", size=1))
+
+
+async def all_is_acknowledged(store: Path, but: Sequence[str] = ()) -> None:
     async with JetStream.connect(store, role="admin") as log:
 
         async def is_so() -> bool:
             found = await streams.described(log.api, [LEDGER], lambda one: one.stream == LEDGER)
-            each = [one for one in found.consumers.values() if one is not None]
+            each = [one for name, one in found.consumers.items() if one and name not in but]
             return not any(one["num_pending"] or one["num_ack_pending"] for one in each)
 
         await until(is_so)
@@ -77,6 +83,7 @@ def test_it_says_what_it_packed_and_removed(
         before = asyncio.run(whole(store))
         done = within("pack", "--settled-for", "30d", store=store)
         assert done == (0, "", "Of 0 threads, 0 facts were packed and 0 removed.\n")
+        asyncio.run(all_is_acknowledged(store))
         done = within("pack", "--settled-for", "0s", store=store)
         size = len(before) - 1
         assert done.out == f"{REF}  packed {size}, removed 0\n{OTHER}  packed 1, removed 0\n"
@@ -84,19 +91,63 @@ def test_it_says_what_it_packed_and_removed(
             f"Of 2 threads, {size + 1} facts were packed and 0 removed. What was packed is removed "
             "by a run in two minutes or later.\n"
         )
-        asyncio.run(all_is_acknowledged(store))
         monkeypatch.setattr(packing, "REMOVED_AFTER", timedelta(0))
         done = within("pack", "--settled-for", "1d", "--json", store=store)
         assert done.one == {"threads": 0, "packed": 0, "removed": 0}
         done = within("pack", "--settled-for", "0s", "--json", store=store)
         assert done.code == 0
         assert done.lines == [
-            {"thread": str(REF), "packed": 0, "removed": size},
-            {"thread": str(OTHER), "packed": 0, "removed": 1},
+            {"thread": str(REF), "packed": 0, "removed": size, "problem": ""},
+            {"thread": str(OTHER), "packed": 0, "removed": 1, "problem": ""},
             {"threads": 2, "packed": 0, "removed": size + 1},
         ]
         assert asyncio.run(in_stream(store)) == {REF.packed(1).subject, OTHER.packed(1).subject}
         assert asyncio.run(whole(store)) == before
+
+
+def test_it_names_who_holds_back(tmp_path: Path, within: Callable[..., Ended]):
+    """Since when, and what to do. Nothing is packed before either."""
+    with up(tmp_path / "store", "--workers", "gate,queue", "--pack-after", "30d") as ready:
+        store = Path(ready["store"])
+        asyncio.run(tell(store))
+        asyncio.run(all_is_acknowledged(store, but=("model",)))
+        since = asyncio.run(whole(store))[0].recorded_at
+        assert within("pack", "--settled-for", "0s", store=store) == (
+            0,
+            "",
+            (
+                "Of 0 threads, 0 facts were packed and 0 removed.\n"
+                f"What came after fact 0, since {since:%Y-%m-%d %H:%M} UTC, stays in the "
+                "stream: the consumer model has not acknowledged it. Start `ayes work model`.\n"
+            ),
+        )
+        held, total = within("pack", "--settled-for", "0s", "--json", store=store).lines
+        assert datetime.fromisoformat(held.pop("since")) == since
+        remedy = "Start `ayes work model`."
+        assert held == {"consumer": "model", "acknowledged": 0, "remedy": remedy}
+        assert total == {"threads": 0, "packed": 0, "removed": 0}
+
+
+def test_it_names_what_cannot_be_packed(tmp_path: Path, within: Callable[..., Ended]):
+    """An error at the end; all else is packed."""
+    with up(tmp_path / "store", "--pack-after", "30d") as ready:
+        store = Path(ready["store"])
+        asyncio.run(tell(store))
+        asyncio.run(all_is_acknowledged(store))
+    with up(store, "--workers", "none"):
+        asyncio.run(spoil(store))
+        done = within("pack", "--settled-for", "0s", "--json", store=store)
+        assert done.code == 1
+        wrong, *rest = done.lines
+        assert f"{REF.packed(1).subject} cannot be read" in wrong.pop("problem")
+        assert wrong == {"thread": str(REF), "packed": 0, "removed": 0}
+        assert rest == [
+            {"thread": str(OTHER), "packed": 1, "removed": 0, "problem": ""},
+            {"threads": 2, "packed": 1, "removed": 0},
+        ]
+        done = within("pack", "--settled-for", "0s", store=store)
+        assert (done.code, done.out) == (1, "")
+        assert done.err.startswith(f"error: {REF} was not packed: the log is damaged: ")
 
 
 def test_a_log_whose_facts_stay_is_refused(tmp_path: Path, within: Callable[..., Ended]):
@@ -124,6 +175,8 @@ def test_a_log_of_before_is_restored_as_one_that_can_be_packed(
         restored = within("restore", file, store=new)
         assert restored.code == 0, restored
         assert asyncio.run(whole(new)) == before
+    with up(new, "--pack-after", "30d"):
+        asyncio.run(all_is_acknowledged(new))
     with up(new, "--pack-after", "0s"):
 
         async def are_packed() -> None:

@@ -39,7 +39,7 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import AlreadyRecorded, AppendResult, Delivery, Recorded
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
-from ayes.ops.actions.packing import pack_log
+from ayes.ops.actions.packing import PackedThread, pack_log
 from ayes.ops.broker.accounts import REVIEWER, slots_of
 from ayes.ops.broker.setup import apply_policy
 from ayes.projections import pending
@@ -368,7 +368,9 @@ async def _pack(program: Program, ledger: Ledger) -> None:
             runs = pack_log(ledger, settled_for=timedelta(seconds=SETTLED_S))
             async with aclosing(runs) as threads:
                 async for one in threads:
-                    packed, removed = packed + one.packed, removed + one.removed
+                    if isinstance(one, PackedThread):
+                        assert not one.problem, one
+                        packed, removed = packed + one.packed, removed + one.removed
             program.journal.note("packed", began=began, packed=packed, removed=removed)
         await program.rest(program.dice.uniform(0, 20))
 

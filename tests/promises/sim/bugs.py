@@ -6,7 +6,6 @@
 Each has a number of the review that found it (D1 to D3), or is a mistake that the code could have.
 """
 
-import math
 from collections.abc import Callable, Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Final
@@ -633,7 +632,7 @@ def a_followers_gaps_are_left() -> Iterator[Change]:
 
 @bug_of_packs
 def what_a_worker_waits_for_is_removed() -> Iterator[Change]:
-    async def all_of_it(log: Any) -> float:
-        return math.inf
+    async def all_of_it(log: Any) -> list[Any]:
+        return []
 
-    yield packing, "_acknowledged", all_of_it
+    yield packing, "_unacknowledged", all_of_it

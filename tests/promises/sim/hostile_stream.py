@@ -146,15 +146,21 @@ class StreamConnection(JetStream):
         self._told(slot, event_id, raw, answer)
         return answer
 
-    async def _each_from_leader(self, stream: str, subjects: Collection[str]) -> list[RawMessage]:
+    async def each_from_leader(self, stream: str, subjects: Collection[str]) -> list[RawMessage]:
         """Of many, all at one moment: that takes one request in place of hundreds."""
         if len(subjects) < 4:
-            return await super()._each_from_leader(stream, subjects)
+            return await super().each_from_leader(stream, subjects)
         broker = self.requests.broker
         return await self.requests.answer(lambda: broker.there(*sorted(subjects)))
 
     async def messages(
-        self, stream: str, subjects: tuple[str, ...], start: int | datetime, *, until_end: bool
+        self,
+        stream: str,
+        subjects: tuple[str, ...],
+        start: int | datetime,
+        *,
+        until_end: bool,
+        headers_only: bool = False,
     ) -> AsyncGenerator[list[RawMessage]]:
         """As `ordered_consumer.follow`: a new consumer after each time that no broker was there."""
         process, broker, stop = self.requests.process, self.requests.broker, None
@@ -172,7 +178,7 @@ class StreamConnection(JetStream):
                 found = broker.there(*(subjects or (">",)), start=start, end=end)
                 if batch := found[: process.lot.randint(1, _BATCH)]:
                     start = batch[-1].seq + 1
-                    yield batch
+                    yield [replace(one, data=b"") for one in batch] if headers_only else batch
                 elif until_end:
                     return
                 else:

@@ -39,7 +39,7 @@ FOUND_BY = {
     "models-are-asked-while-stopped": 8,
     "the-digest-is-not-checked": 2,
     "votes-after-the-deadline-count": 10,
-    "what-a-worker-waits-for-is-removed": 5,
+    "what-a-worker-waits-for-is-removed": 2,
     "what-the-gate-holds-is-not-looked-at-again": 7,
 }
 

@@ -769,8 +769,8 @@ class World:
             settled_for = timedelta(seconds=lot.choice((0, 1, 10)))
             with suppress(BrokerAway, OutcomeUnknown):
                 async with aclosing(packing.pack_log(ledger, settled_for=settled_for)) as threads:
-                    async for _ in threads:
-                        pass
+                    async for one in threads:
+                        assert not (isinstance(one, packing.PackedThread) and one.problem), one
 
     async def _refill(self, process: Process) -> None:
         """Fills slots again that were purged, with what other slots of their kind have."""
