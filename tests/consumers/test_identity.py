@@ -12,6 +12,7 @@ from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.judging import policy_proposals as proposals
 from ayes.ledger.judging.policies import AppliedPolicy, Policies
+from ayes.ledger.judging.votes import counted
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.objections import may_reconcile, may_revoke
 from ayes.projections.refusal_texts import tool_not_run
@@ -125,6 +126,13 @@ async def test_the_organisations_word_on_accounts_beats_the_workspaces(ledger: L
     assert Policies(both.workspace).is_known("y@corp.example")
 
 
+async def test_whose_seat_an_account_fills_the_organisation_says(ledger: Ledger):
+    """A workspace that gives the account to somebody else moves no vote to them."""
+    own = '[people]\nana = ["shared"]\n' + ASK
+    call = await asked(ledger, own, over='[people]\nben = ["shared"]\n')
+    assert call.approval_request.people == {"shared": "ben"}
+
+
 WRONG = [
     ('[people]\n"a.b" = ["x"]\n', "a.b"),
     ('[people]\nben = ["x@y"]\nana = ["X@y"]\n', "belongs to 'ben' too"),
@@ -157,6 +165,19 @@ async def test_two_accounts_of_one_person_count_once(ledger: Ledger):
     assert (await ledger.tally(call)).approvals == 1
     await ledger.reviewer("ana").approve(CALL)
     assert (await settled(ledger)).status is Status.APPROVED
+
+
+@pytest.mark.parametrize("order", [("ben", "benjamin"), ("benjamin", "ben")])
+async def test_one_person_denies_once_by_whichever_accounts(ledger: Ledger, order):
+    """Where two must deny, both of one person's accounts are one of them (B39)."""
+    call = await asked(ledger, PEOPLE + ASK + "denials_needed = 2\n")
+    for name in order:
+        await voted(ledger, name, "deny")
+    call = await settled(ledger)
+    assert [one.reviewer for one in counted(call)] == [order[0]]
+    assert call.status is Status.PENDING
+    await ledger.reviewer("ana").deny(CALL)
+    assert (await settled(ledger)).status is Status.DENIED
 
 
 @pytest.mark.parametrize("own", ["", '[people]\nana = ["carl"]\n'])
