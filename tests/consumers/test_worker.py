@@ -728,6 +728,39 @@ async def test_a_slow_tool_is_not_taken_for_dead(ledger: Ledger, ack_wait_s: flo
     assert slow.runs == 1
 
 
+async def test_what_comes_again_while_it_is_in_hand_is_begun_once(port: EventLog, ledger: Ledger):
+    """The heartbeat came too late, and the broker delivers it to the same worker again."""
+    begun, again = asyncio.Event(), asyncio.Event()
+
+    class Twice(Watched):
+        async def _hand_out(self, deliveries: AsyncIterator[Delivery]) -> AsyncIterator[Delivery]:
+            async for delivery in deliveries:
+                yield delivery
+                if isinstance(delivery.handed, Fact) and delivery.handed.slot == ONE.decided:
+                    await begun.wait()
+                    yield delivery
+                    again.set()
+
+    async def slow() -> str:
+        begun.set()
+        await again.wait()
+        return "done"
+
+    loaded = []
+
+    class Counting(Executor):
+        async def load(self, ledger: Ledger, handed: Delivered) -> Any:
+            loaded.append(handed)
+            return await super().load(ledger, handed)
+
+    await approve(ledger, ONE)
+    worker = Worker(as_("a", Twice(port)), Counting({"refund": tool(slow)}))
+    async with working(worker):
+        await finished(ledger, ONE)
+    assert [one.slot for one in loaded].count(ONE.decided) == 1
+    assert kinds(await ledger.read(ONE)) == RAN
+
+
 @simulated
 async def test_what_was_settled_is_not_held_for_ever(watched, ledger, ack_wait_s):
     """A sign of life that was on its way while the work ended holds on to nothing."""
