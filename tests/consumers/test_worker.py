@@ -543,6 +543,36 @@ async def test_a_crash_between_claim_and_result_is_in_doubt(ledger: Ledger, ack_
     assert call.status is Status.RECONCILED
 
 
+class AsDelivered:
+    """A replica that lacks what was recorded after the delivered fact."""
+
+    def __init__(self, port: EventLog, seq: int = 0) -> None:
+        self._port, self._seq = port, seq
+
+    def as_of(self, seq: int) -> "AsDelivered":
+        return AsDelivered(self._port, seq)
+
+    async def read(self, *subjects: str) -> tuple[Fact, ...]:
+        return tuple(one for one in await self._port.read(*subjects) if one.seq <= self._seq)
+
+    async def latest(self, subjects: str) -> Fact | None:
+        return next(reversed(await self.read(subjects)), None)
+
+
+@pytest.mark.parametrize("ack_wait_s", [0.5])
+async def test_what_is_delivered_again_is_not_read_from_a_replica(ledger: Ledger, ack_wait_s):
+    """It may lack what the dead worker began, whose claim would be taken for a living rival's."""
+    slow = Slow()
+    await approve(ledger, ONE)
+    mortal = Worker(as_("a", ledger.log), executor(slow), ack_wait_s=ack_wait_s, drain_s=0)
+    await die(mortal, slow.begun)
+    replica: Any = AsDelivered(ledger.log)
+    heir = Worker(as_("b", ledger.log), executor(slow), replica=replica, ack_wait_s=ack_wait_s)
+    async with working(heir):
+        [end] = await finished(ledger, ONE)
+    assert isinstance(end, e.InDoubt)
+
+
 @pytest.mark.parametrize("ack_wait_s", [0.5])
 async def test_a_crash_of_a_repeatable_tool_is_its_next_attempt(ledger: Ledger, ack_wait_s: float):
     """Declared repeatable, it runs again, with its own claim and the same key (I7, B49)."""

@@ -184,6 +184,16 @@ async def test_the_same_key_is_the_same_claim(world: World):
             await client.consume(made.id, key)
 
 
+async def test_what_was_not_consumed_has_no_outcome(world: World):
+    """Also if it was approved: the agent ran it without a claim, or means another one."""
+    client = world.client()
+    made = await client.create(BODY | {"tool": "search"}, "k")
+    await client.get(made.id, wait=25)
+    with pytest.raises(ConflictError, match="not_consumed"):
+        await client.report_outcome(made.id, "succeeded")
+    assert (await world.call(made.id)).status is Status.APPROVED
+
+
 async def test_an_agent_that_waits_no_longer(world: World):
     """Its timeout is the call's; cancelled it is withdrawn, unless it is decided (B36)."""
     client = world.client()
