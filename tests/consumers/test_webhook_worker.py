@@ -458,6 +458,20 @@ async def test_a_running_worker_sees_changes(broker, admin, file, workspace):
         assert "crm" not in file.standings.read().endpoints
 
 
+async def test_one_that_was_made_anew_is_not_sent_what_the_one_before_lacked(
+    broker, admin, file, workspace
+):
+    """It agreed to nothing yet, when a request for the one before was just to be sent."""
+    async with receiving() as receiver:
+        before = added(file, receiver, workspace)
+        await said(admin, workspace, "m1")
+        [fact] = await admin.read(ThreadRef(workspace, "t1").said("m1"))
+        file.remove("crm")
+        added(file, receiver, workspace)
+        answer = await Webhooks(file, Sender())._post(admin, before, fact)
+        assert (answer.is_gone, receiver.posts) == (True, [])
+
+
 async def test_replay_repeats_ids_in_order(broker, admin, file, workspace):
     """From a number or a time, up to one; only the types that are asked for."""
     thread = ThreadRef(workspace, "t1")

@@ -13,6 +13,7 @@ from agentapprovalprotocol import AsyncGate as Gate
 from agentapprovalprotocol import Call as Wished
 from asking_agent import Raising
 from gateways import serving
+from msgspec.structs import replace
 from shop import Shop, rule
 from until import question
 
@@ -316,6 +317,11 @@ async def test_nobody_reads_or_consumes_anothers_request(world: World):
             await asking()
     with pytest.raises(CredentialRefused):
         await world.client("c" * 32).get(made.id)
+    # A service may write into the thread of an agent.
+    wish = (await world.call(made.id)).wish
+    await world.shop.ledger.append(THREAD.call("x").requested, replace(wish, agent="other"))
+    with pytest.raises(NotFound):
+        await world.client().get("x")
     # The same key is another request of another agent.
     assert (await other.create(BODY, "k")).id != made.id
 

@@ -30,6 +30,7 @@ from mcp import Client
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import jsonrpc_message_adapter
+from msgspec.structs import replace
 from pictures import PNG, png
 from shop import Shop, rule
 from until import question, until
@@ -270,6 +271,18 @@ async def test_after_the_last_round_a_finished_result_says_how_to_come_back(
     async with gateway(world.shop.ledger, file) as (_, url), client(url) as agent:
         assert text(await agent.call_tool(WAIT, {"id": given})) == "0 given back for A-17"
     assert world.ran == ["refund A-17 0"]
+
+
+async def test_a_call_that_another_program_requested_under_its_id_is_not_its_own(world: World):
+    """A service may write into the thread of a client, for whomever it likes."""
+    async with client(world.url) as agent:
+        await agent.call_tool("search", {"text": "A-17"}, meta=META)
+        [own] = await world.calls()
+        theirs = THREAD.call("toolu_2")
+        await world.shop.ledger.append(theirs.requested, replace(own.wish, requester="ben"))
+        with pytest.raises(MCPError, match="there is no such call of yours"):
+            await agent.call_tool("search", {"text": "A-17"}, meta={CLAUDE: "toolu_2"})
+    assert len(world.ran) == 1
 
 
 @A_SHORT_HOLD
