@@ -20,11 +20,13 @@ from ayes.consumers.effects import Append, Reload
 from ayes.consumers.gate import Gate
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.descriptions import describe
+from ayes.ledger.judging.grants import same
 from ayes.ledger.lifecycle import Status
 from ayes.ledger.log import EventLog
 from ayes.ops.broker.server import ensure_account
 from ayes.ops.workers import working
 from ayes.schemas import events as e
+from ayes.schemas import strict_json
 from ayes.schemas.errors import (
     AlreadyFilled,
     BadArguments,
@@ -92,6 +94,23 @@ async def test_a_grant_lets_a_call_run_and_is_seen_in_the_decision(shop: Shop):
     [use] = await shop.ledger.read(ANAS.used(1))
     assert call.requested.seq < use.seq < call.decided.seq  # type: ignore[union-attr]
     assert describe(call.decided).startswith("Approved by ana (grant ana/small) at ")
+
+
+async def test_a_use_beyond_the_last_is_none(shop: Shop):
+    """One that a gate recorded which did not see the last one lets no call run (I6)."""
+    await shop.ledger.reviewer("ana").grant(ANAS, "refund", for_s=60, uses=1)
+    for number, ref in enumerate((SECOND, FIRST), 1):
+        await shop.ledger.append(ANAS.used(number), e.GrantUsed(call=str(ref)))
+    async with shop.gates():
+        await shop.ask(FIRST)
+        assert (await shop.judged(e.Approved, SECOND)).ground == "grant"
+
+
+@pytest.mark.parametrize("asked", ['{"amount":true}', '{"amount":1.0}', '{"amount":"1"}'])
+def test_the_same_arguments_are_of_the_same_types(asked: str):
+    """In any order of the keys; but 1 is neither 1.0 nor true."""
+    assert same('{"amount":1,"order":"A"}', strict_json.read('{"order":"A","amount":1}'))
+    assert not same('{"amount":1}', strict_json.read(asked))
 
 
 async def test_when_its_uses_are_spent_people_are_asked(shop: Shop):
