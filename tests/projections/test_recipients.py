@@ -356,6 +356,16 @@ def test_what_was_told_is_not_told_again():
     assert brief(story.found(text, of=1)) == {"ben asked push"}
 
 
+def test_a_room_is_not_asked_at_the_deadline():
+    """Then no vote counts any more."""
+    story = Told(expires_in_s=600)
+    text = f'{CONTACTS}{ROOMS}[[notify]]\nrooms = ["ops"]'
+    room = next(one for one in story.found(text) if one.recipient.is_room)
+    just_before = story.call.deadline - timedelta(microseconds=1)
+    assert is_needed(Situation(story.call, policies(text), just_before), room)
+    assert not is_needed(Situation(story.call, policies(text), story.call.deadline), room)
+
+
 def test_a_person_with_the_name_of_a_room_has_a_slot_of_their_own():
     """Telling the room does not count as telling the person."""
     person = Notification(Recipient("ops", ()), "asked", 0, START)

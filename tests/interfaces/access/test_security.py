@@ -110,9 +110,12 @@ async def test_a_request_must_say_where_it_is_from(shop, asked):
     assert await asked.voters() == ["ana"]
 
 
-async def test_a_foreign_page_can_embed_nothing(client):
-    """A link to us leads here; an image, a script or a request of another site does not."""
-    elsewhere = {"sec-fetch-site": "cross-site"}
+@pytest.mark.parametrize("site", ["cross-site", "same-site"])
+async def test_a_foreign_page_can_embed_nothing(client, site):
+    """A link to us leads here; an image, a script or a request of another site does not, nor of
+    another port or name of ours.
+    """
+    elsewhere = {"sec-fetch-site": site}
     assert (await client.get("/api/v1/calls", headers=elsewhere)).status_code == 403
     elsewhere["sec-fetch-mode"] = "navigate"
     assert (await client.get("/", headers=elsewhere)).status_code == 200
