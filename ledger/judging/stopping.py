@@ -6,6 +6,7 @@ from ayes.ledger.judging.policies import Policies
 from ayes.ledger.people import People, readings_for
 from ayes.ledger.stops import Stop
 from ayes.schemas import events as e
+from ayes.schemas.people import person
 from ayes.schemas.slots import ORGANISATION, REMOVALS
 
 
@@ -67,10 +68,13 @@ def missing(stop: Stop, policies: Policies, people: People) -> int:
 
 
 def _counted(stop: Stop, policies: Policies, people: People) -> tuple[str, ...]:
-    where = stop.ref.workspace
+    where, accounts = stop.ref.workspace, policies.accounts()
     names = (
         fact.slot.tail[4]
         for fact in stop.resumed
         if may(policies, people, fact.slot.tail[4], "may_resume", where, fact.recorded_at, fact.seq)
     )
-    return tuple(dict.fromkeys(names))
+    counted: dict[str, str] = {}
+    for name in names:  # two accounts of one person are one of those who must
+        counted.setdefault(person(name, accounts), name)
+    return tuple(counted.values())

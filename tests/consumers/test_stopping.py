@@ -227,6 +227,16 @@ async def test_no_model_is_asked(shop, looks):
 MAY = 'may_stop = ["oncall"]\nmay_resume = ["lead-*"]\nresumes_needed = 2\n'
 
 
+async def test_two_accounts_of_one_person_resume_once(shop):
+    """Whoever has two names is one of the two who must resume (B39)."""
+    async with shop.at_work('resumes_needed = 2\n[people]\nben = ["benjamin"]\n' + ASK):
+        await shop.ledger.reviewer("ana").stop(STOP, reason="A wrong account.")
+        for name in ("benjamin", "ben", "cy"):
+            await shop.ledger.reviewer(name).resume(STOP)
+        ended = (await shop.until(STOP.ended)).event
+    assert ended.resumed_by == ("benjamin", "cy")
+
+
 async def test_who_may_stop_and_resume(shop):
     """By the policy in force; two different people must resume (I8)."""
     async with shop.at_work(MAY + ASK):
