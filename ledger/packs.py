@@ -5,7 +5,8 @@ Pure. Facts that stand in a pack may leave the stream, and readers put them back
     packable    which facts of a thread may be packed, those that belong together at a time
     packs_of    the packs that have them
     size_of     how many facts are in a pack
-    unpacked    the facts of a pack
+    unpacked    the facts of a pack, or some of them
+    range_of    the numbers of the first and the last of them
     merged      the facts of threads as they were before
     PackedNames what is in the packs of a thread, for who fills a slot of it
 
@@ -21,7 +22,8 @@ and forgetting, packs, and votes with a passkey. So does what is not part of its
 import base64
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
+from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from hashlib import sha256
@@ -38,7 +40,7 @@ from ayes.ledger.validity import call_of
 from ayes.schemas import events as e
 from ayes.schemas.codec import MAX_BYTES, Fact, as_json, fact_of
 from ayes.schemas.errors import BadSlot, LogDamaged, NewerLog
-from ayes.schemas.slots import PACKED, ROOT, STOP, Slot, ThreadRef, matches
+from ayes.schemas.slots import PACKED, ROOT, STOP, Slot, ThreadRef, matcher, matches
 
 #: Of the facts in one pack, before they are compressed.
 MOST_UNPACKED: Final = 8 * MAX_BYTES
@@ -214,8 +216,13 @@ def pack_in(raw: RawMessage) -> e.Packed:
     return event
 
 
-def unpacked(raw: RawMessage) -> list[RawMessage]:
+def unpacked(
+    raw: RawMessage, is_wanted: Callable[[str], bool] = lambda _subject: True
+) -> list[RawMessage]:
     """The facts in a pack, in the order of the log.
+
+    Args:
+        is_wanted: by subject, which of them. Only these are checked to be facts of this pack.
 
     Raises:
         LogDamaged: it cannot be read, or it has what no pack may have.
@@ -223,30 +230,45 @@ def unpacked(raw: RawMessage) -> list[RawMessage]:
     """
     packed = pack_in(raw)
     thread = raw.subject.rsplit(".", 2)[0]
-    try:
-        rows = _rows.decode(_decompressed(base64.b64decode(packed.facts, validate=True)))
+    with _readable(raw):
         found = [
-            RawMessage(seq, _EPOCH + timedelta(microseconds=ns // 1000), f"{thread}.{tail}", data,
-                       ns % 1000)
-            for seq, ns, tail, data in rows
-        ]  # fmt: skip
-        _check(raw, packed, found)
-    except (ValueError, OverflowError, zlib.error, msgspec.MsgspecError, BadSlot) as problem:
-        raise LogDamaged(f"{raw.subject} cannot be read ({problem})") from None
+            RawMessage(seq, _EPOCH + timedelta(microseconds=ns // 1000), subject, data, ns % 1000)
+            for seq, ns, tail, data in _rows_in(raw, packed)
+            if is_wanted(subject := f"{thread}.{tail}")
+        ]
+        names = PackedNames(number_of(raw.subject), _names(packed.names))
+        for one in found:
+            if not names.may_have(Slot.parse(one.subject)):
+                raise ValueError(f"it has {one.subject}")
     return found
 
 
-def _check(raw: RawMessage, packed: e.Packed, facts: Sequence[RawMessage]) -> None:
-    """Raise a ValueError if a pack has something that no pack may have."""
-    numbers = [0, *(one.seq for one in facts), raw.seq]
+def range_of(raw: RawMessage) -> tuple[int, int]:
+    """The numbers of the first and the last fact in a pack. Errors as of `unpacked`."""
+    packed = pack_in(raw)
+    with _readable(raw):
+        rows = _rows_in(raw, packed) or [(raw.seq, 0, "", b"")]
+    return rows[0][0], rows[-1][0]
+
+
+@contextmanager
+def _readable(raw: RawMessage) -> Generator[None]:
+    """Raise `LogDamaged` for what is found in a pack that no pack may have."""
+    try:
+        yield
+    except (ValueError, OverflowError, zlib.error, msgspec.MsgspecError, BadSlot) as problem:
+        raise LogDamaged(f"{raw.subject} cannot be read ({problem})") from None
+
+
+def _rows_in(raw: RawMessage, packed: e.Packed) -> list[_Row]:
+    """The facts in a pack, as they are stored."""
+    rows = _rows.decode(_decompressed(base64.b64decode(packed.facts, validate=True)))
+    numbers = [0, *(row[0] for row in rows), raw.seq]
     if any(one >= after for one, after in pairwise(numbers)):
         raise ValueError("its facts are not in the order of the log")
-    if len(facts) != packed.size:
-        raise ValueError(f"it has {len(facts)} facts in place of {packed.size}")
-    names = PackedNames(number_of(raw.subject), _names(packed.names))
-    for one in facts:
-        if not names.may_have(Slot.parse(one.subject)):
-            raise ValueError(f"it has {one.subject}")
+    if len(rows) != packed.size:
+        raise ValueError(f"it has {len(rows)} facts in place of {packed.size}")
+    return rows
 
 
 def _decompressed(raw: bytes) -> bytes:
@@ -344,7 +366,7 @@ def merged(
     each = list(packs)
     _check_numbers(each)
     every = {one.seq: one for one in live}
-    every |= {one.seq: one for pack in each for one in unpacked(pack) if is_wanted(one.subject)}
+    every |= {one.seq: one for pack in each for one in unpacked(pack, is_wanted)}
     first: dict[str, RawMessage] = {}
     for seq in sorted(every):
         first.setdefault(every[seq].subject, every[seq])
@@ -410,16 +432,13 @@ def as_before(found: list[RawMessage], subjects: tuple[str, ...]) -> list[RawMes
         NewerLog: a newer program made one.
     """
     inside = packs_for(subjects)
-    packs = {one.seq: one for one in found if number_of(one.subject) and _any(inside, one.subject)}
+    is_inside = matcher(inside)
+    packs = {one.seq: one for one in found if number_of(one.subject) and is_inside(one.subject)}
     if not packs:
         return found
-    by_name = tuple(one for one in subjects if one.split(".")[3:4] == [PACKED])
-    rest = (one for one in found if one.seq not in packs or _any(by_name, one.subject))
-    return merged(rest, packs.values(), lambda subject: _any(subjects, subject))
-
-
-def _any(patterns: tuple[str, ...], subject: str) -> bool:
-    return any(matches(one, subject) for one in patterns)
+    by_name = matcher(one for one in subjects if one.split(".")[3:4] == [PACKED])
+    rest = (one for one in found if one.seq not in packs or by_name(one.subject))
+    return merged(rest, packs.values(), matcher(subjects))
 
 
 def _check_numbers(packs: Iterable[RawMessage]) -> None:

@@ -22,6 +22,7 @@ own.
 
 import functools
 import hashlib
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import ClassVar, Final, Self
 
@@ -656,6 +657,15 @@ def matches(pattern: str, subject: str) -> bool:
         if place >= len(tokens) or word not in {"*", tokens[place]}:
             return False
     return len(wanted) == len(tokens)
+
+
+def matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
+    """Whether a subject matches one of these, for who compares many subjects with them."""
+    each = tuple(patterns)
+    # Hundreds of calls may be asked for, by their subjects.
+    heads = tuple([one[:-1] for one in each if one[-1] == ">" and "*" not in one])
+    others = [one for one in each if one[-1] != ">" or "*" in one]
+    return lambda subject: subject.startswith(heads) or any(matches(one, subject) for one in others)
 
 
 def _owner(workspace: str) -> str:

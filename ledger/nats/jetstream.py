@@ -81,6 +81,7 @@ from ayes.schemas.slots import (
     CallRef,
     Slot,
     ThreadRef,
+    matcher,
     matches,
     subject_text,
 )
@@ -1409,9 +1410,7 @@ class _DirectGet:
         self._left = 0
         self._stream = stream.encode()
         self._start = start
-        # Hundreds of calls may be asked for, and each answer is compared.
-        self._heads = tuple([one[:-1] for one in subjects if one[-1] == ">" and "*" not in one])
-        self._others = [one for one in subjects if one[-1] != ">" or "*" in one]
+        self._is_asked = matcher(subjects)
 
     def add(self, reply: NatsReply) -> bool:
         last = self.messages[-1].seq if self.messages else 0
@@ -1438,9 +1437,6 @@ class _DirectGet:
                 log.RawMessage(seq, _time(at), subject, reply.data, _nanoseconds(at))
             )
         return False
-
-    def _is_asked(self, subject: str) -> bool:
-        return subject.startswith(self._heads) or any(matches(one, subject) for one in self._others)
 
 
 #: The headers that the broker adds after those of the publisher: stream, subject, sequence, time,

@@ -259,6 +259,30 @@ def test_a_pack_that_is_none_is_damage(name):
         packs.unpacked(recorded(structs.replace(GOOD, facts=BAD[name])))
 
 
+def test_the_range_of_a_pack_that_is_none_is_damage():
+    for name in ("no gzip", "no list", "no order", "later than itself"):
+        with pytest.raises(LogDamaged, match=r"packed\.1 cannot be read"):
+            packs.range_of(recorded(structs.replace(GOOD, facts=BAD[name])))
+
+
+def test_of_a_pack_what_is_wanted_is_decoded(monkeypatch: pytest.MonkeyPatch):
+    """A call of a thread of hundreds, and nothing of the others."""
+    facts = raws(
+        [one for number in range(50) for one in life(REF.call(f"c{number}"), WISH, "denied")]
+    )
+    pack, parse, parsed = recorded(packed(packs.packable(REF, facts))), Slot.parse, list[str]()
+    assert packs.range_of(pack) == (1, len(facts))
+
+    def noted(subject: str) -> Slot:
+        parsed.append(subject)
+        return parse(subject)
+
+    monkeypatch.setattr(Slot, "parse", noted)
+    wanted = [one for one in facts if matches(REF.call("c7").subjects, one.subject)]
+    assert packs.as_before([pack], (REF.call("c7").subjects,)) == wanted
+    assert parsed == [one.subject for one in wanted]
+
+
 @pytest.mark.parametrize("names", ["AAAA", "!"])
 def test_names_that_are_none_are_damage(names):
     bad = recorded(structs.replace(GOOD, names=names))
