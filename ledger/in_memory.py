@@ -10,6 +10,7 @@ import functools
 import itertools
 import random
 import re
+import sys
 from collections import defaultdict
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable
 from contextlib import aclosing, asynccontextmanager
@@ -200,9 +201,9 @@ class Memory:
                     yield wanted
 
     async def scan(
-        self, start: int, subjects: str = f"{ROOT}.>"
+        self, start: int, subjects: str = f"{ROOT}.>", *, before: int = sys.maxsize
     ) -> AsyncGenerator[list[RawMessage]]:
-        every = self._raw[max(start, 1) - 1 :]
+        every = self._raw[max(start, 1) - 1 : before - 1]
         if found := [one for one in every if _any((subjects,), one.subject)]:
             yield found
 
@@ -394,9 +395,9 @@ class Lagging:
                 yield batch
 
     async def scan(
-        self, start: int, subjects: str = f"{ROOT}.>"
+        self, start: int, subjects: str = f"{ROOT}.>", *, before: int = sys.maxsize
     ) -> AsyncGenerator[list[RawMessage]]:
-        async with aclosing(self.log.scan(start, subjects)) as pages:
+        async with aclosing(self.log.scan(start, subjects, before=before)) as pages:
             async for page in pages:
                 self._advance(page[-1].seq)
                 yield page

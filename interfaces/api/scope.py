@@ -9,6 +9,7 @@ votes rest on who is a person. Numbers of facts are those of the whole log.
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from datetime import datetime
@@ -130,14 +131,14 @@ class ScopedLog:
         return replace(found, subject=_ELSEWHERE, data=b"")
 
     async def scan(
-        self, start: int, subjects: str = f"{ROOT}.>"
+        self, start: int, subjects: str = f"{ROOT}.>", *, before: int = sys.maxsize
     ) -> AsyncGenerator[list[RawMessage]]:
         """As of `JetStream.scan`: of each workspace by itself, put together in their order."""
         async with AsyncExitStack() as stack:
             pages = {
-                await stack.enter_async_context(aclosing(self._log.scan(start, one))): list[
-                    RawMessage
-                ]()
+                await stack.enter_async_context(
+                    aclosing(self._log.scan(start, one, before=before))
+                ): list[RawMessage]()
                 for one in self._within(subjects)
             }
             while True:

@@ -50,12 +50,9 @@ async def oldest_first(
     log: JetStream | ScopedLog, subjects: str, begin: int, end: int
 ) -> AsyncGenerator[Window]:
     """As `newest_first`, in the order of the log."""
-    async with aclosing(log.scan(begin, subjects)) as pages:
+    async with aclosing(log.scan(begin, subjects, before=end)) as pages:
         async for page in pages:
-            found = [_fact(raw) for raw in page if raw.seq < end]
-            yield Window(found, min(page[-1].seq, end - 1))
-            if page[-1].seq >= end - 1:
-                return
+            yield Window([_fact(raw) for raw in page], page[-1].seq)
 
 
 async def _read(
@@ -63,10 +60,10 @@ async def _read(
 ) -> list[RawMessage]:
     """The messages of one window, or somewhat more than `_MANY`."""
     found: list[RawMessage] = []
-    async with aclosing(log.scan(begin, subjects)) as pages:
+    async with aclosing(log.scan(begin, subjects, before=end)) as pages:
         async for page in pages:
-            found += (raw for raw in page if raw.seq < end)
-            if page[-1].seq >= end - 1 or len(found) > _MANY:
+            found += page
+            if len(found) > _MANY:
                 break
     return found
 

@@ -15,6 +15,7 @@ import hmac
 import math
 import re
 import secrets
+import sys
 import time
 from collections import deque
 from collections.abc import (
@@ -57,7 +58,7 @@ from ayes.ledger.nats.key_value import REPLACES, KeyValue
 from ayes.ledger.nats.ordered_consumer import Start, follow, meta
 from ayes.ledger.nats.protocol import NatsMessage, subscription_number
 from ayes.ledger.nats.refilled import Refilled
-from ayes.ledger.nats.removed import Removed, in_their_places
+from ayes.ledger.nats.removed import KnownPacks, Removed, in_their_places
 from ayes.ledger.patience import while_away
 from ayes.schemas.codec import Fact, fact_of
 from ayes.schemas.errors import (
@@ -111,6 +112,9 @@ _MAX_LIVE_BYTES: Final = 64 * 1024
 SILENCE_S: Final = 10.0
 #: The server's limit of subjects for `multi_last` (ADR-31); larger results are read in pages.
 _PAGE: Final = 1000
+#: The first page of a part of a packed log: behind the part there may be packs alone, as large as
+#: facts may be.
+_PART: Final = 16
 #: Messages that the leader is asked for at a time, where no other node may answer.
 _AT_ONCE: Final = 64
 #: Facts that are read in a second in the background: a twentieth of a core.
@@ -136,7 +140,7 @@ class JetStream:
         self._packed: dict[str, packs.PackedNames] = {}
         #: By thread, held by the writer that finds out what is in its packs.
         self._learning = WeakValueDictionary[str, asyncio.Lock]()
-        self._refilled = Refilled(self)
+        self._refilled, self._known_packs = Refilled(self), self._no_packs()
         #: By wildcard over stops: when they were counted, and their subjects then.
         self._counted: dict[str, tuple[float, frozenset[str]]] = {}
         #: Creates the durables of this process again, if it has an administrator's login.
@@ -287,9 +291,13 @@ class JetStream:
         before = self._reconnects
         if self._is_packed is None or self._is_packed[0] != before:
             stream = await _waiting(self._ledger, patiently=patiently)
-            self._is_packed, self._refilled = (before, streams.is_packed(stream)), Refilled(self)
+            self._is_packed = before, streams.is_packed(stream)
+            self._refilled, self._known_packs = Refilled(self), self._no_packs()
             self._packed.clear()
         return self._is_packed[1]
+
+    def _no_packs(self) -> KnownPacks:
+        return KnownPacks(functools.partial(self.in_stream, size=1), self._at)
 
     @property
     def _reconnects(self) -> int:
@@ -623,16 +631,25 @@ class JetStream:
         return is_old or not known.issubset(raw.subject for raw in found)
 
     async def scan(
-        self, start: int, subjects: str = _EVERY, stream: str = subscriptions.LEDGER
+        self,
+        start: int,
+        subjects: str = _EVERY,
+        stream: str = subscriptions.LEDGER,
+        *,
+        before: int = sys.maxsize,
     ) -> AsyncGenerator[list[log.RawMessage]]:
         """The messages from that number to the end, in pages; unlike `raw` without a consumer.
 
         A login with some workspaces only reads them one after the other.
+
+        Args:
+            before: the number behind the last one that is wanted.
         """
+        size = _PART if before < sys.maxsize and await self._lets_go() else _PAGE
         for part in self._ours((subjects,)):
-            pages = self.in_stream(start, part, stream)
+            pages = self.in_stream(start, part, stream, size=size)
             if stream == subscriptions.LEDGER:
-                pages = self._as_before(pages, start, part)
+                pages = self._as_before(_cut(pages, before), start, part, last=before - 1)
             async with aclosing(pages) as each:
                 async for page in each:
                     yield page
@@ -642,6 +659,7 @@ class JetStream:
         pages: AsyncGenerator[list[log.RawMessage]],
         start: int | datetime,
         *subjects: str,
+        last: int = sys.maxsize,
         patiently: bool = False,
     ) -> AsyncGenerator[list[log.RawMessage]]:
         """Pages of the log on some subjects, or all, with what has left the stream in its place.
@@ -649,30 +667,44 @@ class JetStream:
         Of the whole log each number is there, so packs are read only where one is missing.
 
         Args:
+            last: the last number that is wanted.
             patiently: wait for a broker that is away, while it is asked for something else.
         """
         subjects = subjects or (_EVERY,)
         is_whole = _EVERY in subjects
-        removed = Removed(self.in_stream, self._at, self.first_since, subjects, start)
+
+        def new(start: int | datetime) -> Removed:
+            return Removed(lambda: self._known_packs, self.first_since, subjects, start, last)
+
+        removed = new(start)
         following = start if isinstance(start, int) else 0
-        is_dense = is_whole or not removed.packs or not await self._lets_go(patiently=patiently)
-        end = 0 if is_dense else await _waiting(self.last_seq, patiently=patiently)
+        is_packed = removed.packs and await self._lets_go(patiently=patiently)
+        end = min(await _waiting(self.last_seq, patiently=patiently), last) if is_packed else 0
+
+        async def filled(
+            page: list[log.RawMessage], begin: int, behind: int
+        ) -> list[log.RawMessage]:
+            for one in (removed, new(begin)):
+                found = functools.partial(one.up_to, behind - 1)
+                page = in_their_places(page, await _waiting(found, patiently=patiently))
+                if not (is_whole and begin and len(page) < behind - begin):
+                    break
+                # A replica that cannot read a pack passes over it: another one may answer now.
+                self._known_packs = self._no_packs()
+            return page
+
         async with aclosing(pages) as each:
             async for page in each:
-                last = page[-1].seq
-                is_dense = is_whole and last - following == len(page) - 1
-                following = last + 1
+                begin, following = following, page[-1].seq + 1
+                is_dense = is_whole and following - begin == len(page)
                 noted = await self._noted(page, patiently=patiently)
                 if is_dense or not (removed.packs and await self._lets_go(patiently=patiently)):
-                    removed.skip(last)
+                    removed.skip(following - 1)
                     yield noted
                 else:
-                    found = functools.partial(removed.up_to, last)
-                    yield in_their_places(noted, await _waiting(found, patiently=patiently))
-        if following <= end:
-            found = functools.partial(removed.up_to, end)
-            if rest := await _waiting(found, patiently=patiently):
-                yield rest
+                    yield await filled(noted, begin, following)
+        if following <= end and (rest := await filled([], following, end + 1)):
+            yield rest
 
     async def _noted(
         self, page: list[log.RawMessage], *, patiently: bool = False
@@ -693,18 +725,30 @@ class JetStream:
         return self._ours((packs.EVERY,))
 
     async def in_stream(
-        self, start: int = 1, subjects: str = _EVERY, stream: str = subscriptions.LEDGER
+        self,
+        start: int = 1,
+        subjects: str = _EVERY,
+        stream: str = subscriptions.LEDGER,
+        *,
+        size: int = _PAGE,
     ) -> AsyncGenerator[list[log.RawMessage]]:
-        """The messages from that number to the end that the stream itself has, in pages."""
+        """The messages from that number to the end that the stream itself has, in pages.
+
+        Args:
+            size: the messages of the first page; each may be twice as long as the one before it.
+                Who stops behind some messages has then received twice as many at most.
+        """
         seq = start
         until = time.monotonic() + _CATCH_UP_S
         # Said so, the server counts the rest by blocks, and not by subjects: at a million facts a
         # page takes 20 ms, and not 600 (`NumPending` in server/filestore.go, 2.15).
         which = ">" if (stream, subjects) == (subscriptions.LEDGER, _EVERY) else subjects
         while True:
-            page, last = await self._get(stream, (subjects,), seq=seq, next_by_subj=which)
+            asked = {"next_by_subj": which, "batch": size}
+            page, last = await self._get(stream, (subjects,), seq=seq, **asked)
             if page:
                 yield page
+                size = min(2 * size, _PAGE)
                 seq = page[-1].seq + 1
                 until = time.monotonic() + _CATCH_UP_S
                 if stream == subscriptions.LEDGER:
@@ -729,12 +773,21 @@ class JetStream:
             return (await self._noted([message]))[0]
         if not await self._lets_go():
             return None
+        if (message := await self._in_pack(seq)) is None:
+            self._known_packs = self._no_packs()  # as in `_as_before`
+            message = await self._in_pack(seq)
+        return message
+
+    async def _in_pack(self, seq: int) -> log.RawMessage | None:
+        """The message of that number, out of a pack."""
+        known = self._known_packs
         for wildcard in self.every_pack:
-            async with aclosing(self.in_stream(seq + 1, wildcard)) as pages:
-                async for page in pages:
-                    every = (one for pack in page for one in packs.unpacked(pack))
-                    if message := next((one for one in every if one.seq == seq), None):
-                        return message
+            async with aclosing(known.behind(seq + 1, wildcard, seq, seq)) as parts:
+                async for _, some in parts:
+                    for _, _, number in some:
+                        every = packs.unpacked(await known.pack(number))
+                        if message := next((one for one in every if one.seq == seq), None):
+                            return message
         return None
 
     async def _at(self, seq: int) -> log.RawMessage | None:
@@ -781,7 +834,7 @@ class JetStream:
     async def _get(
         self, stream: str, subjects: tuple[str, ...], *, seq: int = 0, **which: Any
     ) -> tuple[list[log.RawMessage], NatsReply]:
-        body = ({"seq": seq} if seq else {}) | which | {"batch": _PAGE}
+        body = ({"seq": seq} if seq else {}) | {"batch": _PAGE} | which
         found, last = await self.api.collect(
             f"{self.api.jetstream}.DIRECT.GET.{stream}",
             msgspec.json.encode(body),
@@ -1266,6 +1319,18 @@ def _headers(slot: Slot, after: int | None, packed: packs.PackedNames | None) ->
     if packed is None:
         return _COVERED
     return _COVERED | {REPLACES: "0", AMONG: f"{_thread(slot)}.{PACKED}.{packed.number + 1}"}
+
+
+async def _cut(
+    pages: AsyncGenerator[list[log.RawMessage]], end: int
+) -> AsyncGenerator[list[log.RawMessage]]:
+    """The messages before that number."""
+    async with aclosing(pages) as each:
+        async for page in each:
+            if wanted := [one for one in page if one.seq < end]:
+                yield wanted
+            if page[-1].seq >= end - 1:
+                return
 
 
 async def _waiting[T](ask: Callable[[], Awaitable[T]], *, patiently: bool) -> T:

@@ -2,13 +2,15 @@
 
 import random
 from collections.abc import AsyncGenerator
+from contextlib import aclosing
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from ayes.ledger import packs
 from ayes.ledger.log import RawMessage
-from ayes.ledger.nats.removed import Removed, in_their_places
+from ayes.ledger.nats import removed as removed_module
+from ayes.ledger.nats.removed import KnownPacks, Removed, in_their_places
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
 from ayes.schemas.errors import BrokerAway, LogDamaged
@@ -26,6 +28,7 @@ class World:
         self.every, self.gone = list[RawMessage](), set[int]()
         #: The packs that were looked at, and the last number that was asked for.
         self.told, self.last = list[int](), 0
+        self._packs = KnownPacks(self.in_stream, self.at)
         waiting: dict[ThreadRef, list[RawMessage]] = {one: [] for one in THREADS}
         last: dict[ThreadRef, tuple[int, e.Packed | None]] = dict.fromkeys(THREADS, (0, None))
         while len(self.every) < size:
@@ -51,9 +54,15 @@ class World:
         return [one for one in self.every[start - 1 :] if matches(subjects, one.subject)]
 
     async def in_stream(self, start: int, subjects: str) -> AsyncGenerator[list[RawMessage]]:
-        if found := [one for one in self.on(subjects, start) if one.seq not in self.gone]:
-            self.told += [one.seq for one in found]
-            yield found
+        found, size = [one for one in self.on(subjects, start) if one.seq not in self.gone], 1
+        while found:
+            page, found = found[:size], found[size:]
+            self.told += [one.seq for one in page]
+            yield page
+            size *= 2
+
+    def known(self) -> KnownPacks:
+        return self._packs
 
     async def first_since(self, since: datetime, subjects: str) -> int:
         found = (one.seq for one in self.on(subjects) if one.recorded_at >= since)
@@ -74,7 +83,7 @@ async def test_any_pages_of_any_log(subjects: str, seed: int):
     lot = random.Random(seed)
     world = World(lot, lot.randint(1, 80))
     start = lot.choice([1, lot.randint(1, 80)])
-    removed = Removed(world.in_stream, world.at, world.first_since, (subjects,), start)
+    removed = Removed(world.known, world.first_since, (subjects,), start)
     left = [one for one in world.on(subjects, start) if one.seq not in world.gone]
     found, skipped = list[RawMessage](), 0
     while left:
@@ -101,7 +110,7 @@ async def test_from_a_time_on():
     world = World(random.Random(7), 60)
     since = world.every[30].recorded_at
     world.last = len(world.every)
-    removed = Removed(world.in_stream, world.at, world.first_since, ("ledger.>",), since)
+    removed = Removed(world.known, world.first_since, ("ledger.>",), since)
     found = await removed.up_to(len(world.every))
     assert found
     assert {one.seq for one in found} >= {seq for seq in world.gone if seq > 30}
@@ -116,7 +125,9 @@ async def test_a_pack_that_is_gone_is_damage():
     async def nothing(_seq: int) -> None:
         return None
 
-    removed = Removed(world.in_stream, nothing, world.first_since, ("ledger.>",), 1)
+    removed = Removed(
+        lambda: KnownPacks(world.in_stream, nothing), world.first_since, ("ledger.>",), 1
+    )
     with pytest.raises(LogDamaged, match="a pack, cannot be read any more"):
         await removed.up_to(len(world.every))
 
@@ -132,8 +143,47 @@ async def test_nothing_is_left_out_after_a_pack_could_not_be_read():
             raise BrokerAway("nobody is there")
         return await world.at(seq)
 
-    removed = Removed(world.in_stream, at, world.first_since, ("ledger.>",), 1)
+    removed = Removed(lambda: KnownPacks(world.in_stream, at), world.first_since, ("ledger.>",), 1)
     for _ in range(2):
         with pytest.raises(BrokerAway):
             await removed.up_to(len(world.every))
     assert {one.seq for one in await removed.up_to(len(world.every))} >= world.gone
+
+
+@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("subjects", ["ledger.>", "ledger.shop.>", "ledger.*.t1.said.*"])
+async def test_any_windows_of_any_log(subjects: str, seed: int):
+    """Whatever is known of packs by then."""
+    lot = random.Random(seed)
+    world = World(lot, lot.randint(1, 80))
+    world.last = len(world.every)
+    for _ in range(20):
+        first, last = sorted(lot.choices(range(1, len(world.every) + 1), k=2))
+        removed = Removed(world.known, world.first_since, (subjects,), first, last)
+        found = {one.seq for one in await removed.up_to(last)}
+        expected = {one.seq for one in world.on(subjects) if first <= one.seq <= last}
+        assert expected & world.gone <= found <= expected
+
+
+async def test_of_packs_three_numbers_are_kept(monkeypatch: pytest.MonkeyPatch):
+    """And those that were read last, up to a number of bytes; and of some wildcards."""
+    world = World(random.Random(7), 400)
+    world.last = len(world.every)
+    packed = [one for one in world.every if packs.number_of(one.subject)]
+    most = 3 * max(len(one.data) for one in packed)
+    monkeypatch.setattr(removed_module, "_KEPT_BYTES", most)
+    monkeypatch.setattr(removed_module, "_MOST_WILDCARDS", 2)
+    known = world.known()
+    for wildcard in ("ledger.*.*.packed.*", "ledger.shop.*.packed.*", "ledger.bank.*.packed.*"):
+        parts = known.behind(1, wildcard, 1, len(world.every))
+        async with aclosing(parts) as each:
+            found = [one async for _, some in each for one in some]
+        assert found == [
+            (*packs.range_of(one), one.seq) for one in packed if matches(wildcard, one.subject)
+        ]
+        kept = known._kept.values()
+        assert sum(len(one.data) for one in kept) == known._kept_bytes <= most
+    assert [*known._ranges] == ["ledger.shop.*.packed.*", "ledger.bank.*.packed.*"]
+    for ranges in known._ranges.values():
+        assert len(ranges._parts) == 1
+        assert {column.itemsize for column in ranges._columns} == {8}

@@ -12,6 +12,7 @@ With `CALM` it behaves like the log in memory, and is held to the same tests
 
 import asyncio
 import random
+import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import aclosing, asynccontextmanager
 from datetime import datetime
@@ -318,9 +319,9 @@ class Connection(Lagging):
                 yield batch
 
     async def scan(
-        self, start: int, subjects: str = f"{ROOT}.>"
+        self, start: int, subjects: str = f"{ROOT}.>", *, before: int = sys.maxsize
     ) -> AsyncGenerator[list[RawMessage]]:
-        async with aclosing(super().scan(start, subjects)) as pages:
+        async with aclosing(super().scan(start, subjects, before=before)) as pages:
             async for page in pages:
                 await self._received()
                 yield page

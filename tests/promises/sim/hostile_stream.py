@@ -305,7 +305,8 @@ class _Requests:
             case ["STREAM", "MSG", "GET", _], {"next_by_subj": subjects, "seq": seq}:
                 return _message(broker.there(subjects, start=seq)[:1])
             case ["STREAM", "MSG", "GET", _], {"seq": seq}:
-                return _message(broker.there(">", start=seq, end=seq))
+                found = broker.there(">", start=seq, end=seq)
+                return _message([] if seq in broker._removed else found)
             case ["STREAM", "DELETE" | "CREATE", _], _ if not broker._raw:
                 return {}
             case ["STREAM", "PURGE", _], {"filter": subject, "seq": before}:
@@ -335,7 +336,7 @@ class _Requests:
                 return found, NatsReply(b"", b"NATS/1.0 413 Too Many Results\r\n\r\n")
         else:
             every = self.broker.there(body["next_by_subj"], start=body["seq"], end=end)
-            messages = every[: self.process.lot.randint(1, _BATCH)]
+            messages = every[: min(self.process.lot.randint(1, _BATCH), body["batch"])]
             left = len(every) - len(messages)
         if not messages:
             return found, NatsReply(b"", b"NATS/1.0 404 Message Not Found\r\n\r\n")
