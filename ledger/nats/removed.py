@@ -136,7 +136,7 @@ class _Ranges:
         """Of the packs from one number to just before another, those with a fact in a range."""
         place = self._place(start, end)
         each = zip(*(column[place] for column in self._columns), strict=True)
-        return [one for one in each if one[0] <= last and one[1] >= first]
+        return [(a, b, number) for a, b, number in each if a <= last and b >= first]
 
     def _place(self, start: int, end: int) -> slice:
         numbers = self._columns[2]
