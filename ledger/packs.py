@@ -61,6 +61,7 @@ HEADS: Final = (
     f"{ROOT}.*.*.turn.*.replied",
     f"{ROOT}.*.*.said.*",
 )
+_is_head: Final = matcher(HEADS)
 #: The wildcard over the packs of all threads.
 EVERY: Final = f"{ROOT}.*.*.{PACKED}.*"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -236,9 +237,11 @@ def unpacked(
             for seq, ns, tail, data in _rows_in(raw, packed)
             if is_wanted(subject := f"{thread}.{tail}")
         ]
-        names = PackedNames(number_of(raw.subject), _names(packed.names))
+        names = _names(packed.names)
+        each = frozenset(names[at : at + _NAME] for at in range(0, len(names), _NAME))
         for one in found:
-            if not names.may_have(Slot.parse(one.subject)):
+            slot = Slot.parse(one.subject)
+            if not is_packable(slot) or _name(slot) not in each:
                 raise ValueError(f"it has {one.subject}")
     return found
 
@@ -282,12 +285,12 @@ def _decompressed(raw: bytes) -> bytes:
     return content
 
 
-def _names(text: str) -> frozenset[bytes]:
+def _names(text: str) -> bytes:
     """The names in a pack; a ValueError if they are none."""
     raw = base64.b64decode(text, validate=True)
     if len(raw) % _NAME:
         raise ValueError("its names are cut off")
-    return frozenset(raw[at : at + _NAME] for at in range(0, len(raw), _NAME))
+    return raw
 
 
 class PackedNames(Struct, frozen=True):
@@ -295,8 +298,9 @@ class PackedNames(Struct, frozen=True):
 
     #: The number of that pack; 0 if none is known.
     number: int = 0
-    #: Of the calls, turns and messages in those packs, eight bytes of a hash each.
-    names: frozenset[bytes] = frozenset()
+    #: Of the calls, turns and messages in those packs, eight bytes of a hash each. What is found
+    #: across two of them is not in a pack either, and costs who believes it one read.
+    names: bytes = b""
 
     @classmethod
     def in_pack(cls, newest: RawMessage) -> Self:
@@ -329,7 +333,7 @@ NONE: Final = PackedNames()
 
 def is_head(subject: str) -> bool:
     """Whether it is of one of `HEADS`."""
-    return bool(thread_of(subject)) and _any(HEADS, subject)
+    return bool(thread_of(subject)) and _is_head(subject)
 
 
 def is_packable(slot: Slot) -> bool:

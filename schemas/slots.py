@@ -661,11 +661,13 @@ def matches(pattern: str, subject: str) -> bool:
 
 def matcher(patterns: Iterable[str]) -> Callable[[str], bool]:
     """Whether a subject matches one of these, for who compares many subjects with them."""
-    each = tuple(patterns)
+    each = frozenset(patterns)
     # Hundreds of calls may be asked for, by their subjects.
     heads = tuple([one[:-1] for one in each if one[-1] == ">" and "*" not in one])
-    others = [one for one in each if one[-1] != ">" or "*" in one]
-    return lambda subject: subject.startswith(heads) or any(matches(one, subject) for one in others)
+    others = [one for one in each if "*" in one]
+    return lambda subject: (
+        subject in each or subject.startswith(heads) or any(matches(one, subject) for one in others)
+    )
 
 
 def _owner(workspace: str) -> str:

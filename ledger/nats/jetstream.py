@@ -101,7 +101,7 @@ _CATCH_UP_S: Final = 5.0
 _PAUSE_S: Final = 0.002
 _MOST_PAUSE_S: Final = 0.05
 #: Threads whose packs are remembered. To have none is nothing to remember.
-_MOST_PACKED: Final = 256
+_MOST_PACKED: Final = 2048
 #: How long it is believed that no stop is missing in what is read.
 _COUNTED_FOR_S: Final = 10.0
 #: The pause between polls of who follows the log without a consumer.
@@ -479,11 +479,12 @@ class JetStream:
             found |= {raw.subject: raw for raw in await self.each_from_leader(stream, names)}
         return [*found.values()]
 
-    async def counted(self, stream: str, subjects: str) -> list[str]:
+    async def counted(self, stream: str, subjects: str, *, odd: bool = False) -> list[str]:
         """The subjects that match and have a message, as the leader counts them.
 
-        Those with other than ASCII characters are left out: they are no slots, and cannot be named
-        in JSON.
+        Args:
+            odd: with those that have other than ASCII characters. They are no slots, and cannot be
+                named in JSON.
         """
         found: list[str] = []
         while True:
@@ -491,7 +492,7 @@ class JetStream:
             answer = by_leader(await self.api.call(f"STREAM.INFO.{stream}", body, repeat=True))
             found += (page := answer["state"].get("subjects") or {})
             if not page or len(found) >= answer["total"]:
-                return list(filter(str.isascii, found))
+                return [one for one in found if odd or one.isascii()]
 
     async def each_from_leader(
         self, stream: str, subjects: Collection[str]
@@ -514,6 +515,19 @@ class JetStream:
             each = await asyncio.gather(*map(one, some))
             found += [message for message in each if message is not None]
         return found
+
+    async def read_each(self, subjects: Collection[str]) -> list[log.RawMessage]:
+        """The messages of the ledger on these subjects, without wildcards, which the leader counts:
+        from a replica, and from the leader what is missing there.
+
+        Raises:
+            LogDamaged: the leader cannot read one of those either.
+        """
+        found = list[log.RawMessage]()
+        for some in batched(sorted(subjects), _PAGE, strict=False):
+            found += await self._few(subscriptions.LEDGER, some) or ()
+        missing = {*subjects}.difference(raw.subject for raw in found)
+        return found + await self.each_from_leader(subscriptions.LEDGER, missing)
 
     async def leader(self, stream: str = subscriptions.LEDGER) -> str:
         """The name of the node that leads a stream."""
@@ -683,15 +697,20 @@ class JetStream:
 
         async def filled(
             page: list[log.RawMessage], begin: int, behind: int
-        ) -> list[log.RawMessage]:
-            for one in (removed, new(begin)):
-                found = functools.partial(one.up_to, behind - 1)
-                page = in_their_places(page, await _waiting(found, patiently=patiently))
-                if not (is_whole and begin and len(page) < behind - begin):
-                    break
-                # A replica that cannot read a pack passes over it: another one may answer now.
-                self._known_packs = self._no_packs()
-            return page
+        ) -> AsyncGenerator[list[log.RawMessage]]:
+            nonlocal removed
+            is_again = False
+            while begin < behind:
+                found = functools.partial(removed.up_to, behind - 1)
+                more, until = await _waiting(found, patiently=patiently)
+                part = in_their_places([one for one in page if begin <= one.seq <= until], more)
+                if is_whole and begin and len(part) <= until - begin and not is_again:
+                    # A replica that cannot read a pack passes over it: another one may answer now.
+                    self._known_packs, removed, is_again = self._no_packs(), new(begin), True
+                    continue
+                if part:
+                    yield part
+                begin, is_again = until + 1, False
 
         async with aclosing(pages) as each:
             async for page in each:
@@ -702,9 +721,13 @@ class JetStream:
                     removed.skip(following - 1)
                     yield noted
                 else:
-                    yield await filled(noted, begin, following)
-        if following <= end and (rest := await filled([], following, end + 1)):
-            yield rest
+                    async with aclosing(filled(noted, begin, following)) as parts:
+                        async for part in parts:
+                            yield part
+        if following <= end:
+            async with aclosing(filled([], following, end + 1)) as parts:
+                async for part in parts:
+                    yield part
 
     async def _noted(
         self, page: list[log.RawMessage], *, patiently: bool = False
@@ -793,26 +816,47 @@ class JetStream:
     async def _at(self, seq: int) -> log.RawMessage | None:
         return await self.leaders_message(subscriptions.LEDGER, seq=seq)
 
-    async def remove(self, thread: ThreadRef, number: int) -> None:
+    async def remove(
+        self, thread: ThreadRef, number: int, live: Mapping[str, int] | None = None
+    ) -> None:
+        """Remove the facts of a pack from the stream.
+
+        Args:
+            live: all subjects of the thread that have a message, with its number; 0 if that is not
+                known. Facts whose subjects differ in the name of their call, turn or message only
+                are then removed with one request, up to what is not in the pack.
+        """
         subject = thread.packed(number).subject
         pack = await self.leaders_message(subscriptions.LEDGER, last_by_subj=subject)
         if pack is None:
             raise BadInput(f"{thread} has no pack {number}.")
+        facts = packs.unpacked(pack)
+        inside = {one.seq for one in facts}
+        #: By such subjects, the first that is not in the pack.
+        other: dict[str, int] = {}
+        for subject, seq in (live or {}).items():
+            if seq not in inside:
+                alike = _alike(subject)
+                other[alike] = min(seq, other.get(alike, seq))
 
-        async def purge(one: log.RawMessage) -> None:
-            upto = {"filter": one.subject, "seq": one.seq + 1}
+        async def purge(subjects: str, last: int) -> None:
+            upto = {"filter": subjects, "seq": last + 1}
             await self.api.call(f"STREAM.PURGE.{subscriptions.LEDGER}", upto)
 
         # The decisions first. A client that knows of no packs may claim a call whose claim has
         # left, since the broker takes the slot for free. If it finds the decision beside its claim,
         # then claims and revocations of before were there when it claimed (docs/services.md).
         # The heads last: a removal that was interrupted is found by them.
-        facts = packs.unpacked(pack)
         heads = [one for one in facts if packs.is_head(one.subject)]
         others = [one for one in facts if not packs.is_head(one.subject)]
         for part in (filter(_is_decision, others), filterfalse(_is_decision, others), heads):
-            for some in batched(part, _AT_ONCE, strict=False):
-                await asyncio.gather(*map(purge, some))
+            up_to = dict[str, int]()
+            for one in part:
+                alike = _alike(one.subject)
+                is_alone = live is None or other.get(alike, math.inf) < one.seq
+                up_to[one.subject if is_alone else alike] = one.seq
+            for some in batched(up_to.items(), _AT_ONCE, strict=False):
+                await asyncio.gather(*(purge(*one) for one in some))
 
     async def first_since(
         self, since: datetime, subjects: str, stream: str = subscriptions.LEDGER
@@ -1295,6 +1339,13 @@ _FULL: Final = "maximum bytes exceeded"
 
 #: The ends of wildcards over facts of which the one with the highest number says what holds.
 _NUMBERED: Final = (f".{POLICY}.*", f".{PACKED}.*")
+
+
+def _alike(subject: str) -> str:
+    """The wildcard over the subjects of a thread that differ in the name of their call only."""
+    tokens = subject.split(".")
+    tokens[4:5] = "*"
+    return ".".join(tokens)
 
 
 def _is_decision(raw: log.RawMessage) -> bool:

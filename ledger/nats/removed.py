@@ -25,6 +25,8 @@ from ayes.schemas.slots import matcher
 
 #: Of the packs that were read last, the bytes that are kept.
 _KEPT_BYTES: Final = 16 * 1024 * 1024
+#: Facts that are asked for at a time, about: some packs have many.
+_MOST: Final = 1000
 #: Wildcards of which is remembered which packs are on them.
 _MOST_WILDCARDS: Final = 256
 
@@ -178,20 +180,43 @@ class Removed:
         self._later: list[tuple[int, int, int]] = []
         #: Facts that come next, by number.
         self._facts: dict[int, RawMessage] = {}
+        #: The number up to which they were asked for in the last look for packs.
+        self._looked_for = 0
 
     @property
     def packs(self) -> tuple[str, ...]:
         """The wildcards over the packs in which such facts may be."""
         return tuple(self._behind)
 
-    async def up_to(self, last: int) -> list[RawMessage]:
+    async def up_to(self, last: int) -> tuple[list[RawMessage], int]:
         """Those after the last ones that were asked for, up to this number, in all packs that are
-        recorded by now. Some of them may still be in the stream. If it fails, ask again.
+        recorded by now. If they are many, the first of them, up to the number beside them: ask for
+        the others then. Some of them may still be in the stream. If it fails, ask again.
 
         Raises:
             LogDamaged: a pack cannot be read.
             NewerLog: a newer program made one.
         """
+        if last > self._looked_for:
+            await self._look()
+            self._looked_for = last
+        enough = _MOST
+        while self._later and self._later[0][0] <= last:
+            first, end, number = self._later[0]
+            if len(self._facts) >= enough:
+                if sum(seq < first for seq in self._facts) >= _MOST:
+                    last = first - 1
+                    break
+                enough = len(self._facts) + _MOST
+            wanted = self._wanted(await self._known().pack(number)) if end >= self._next else []
+            heapq.heappop(self._later)
+            self._facts |= {one.seq: one for one in wanted}
+        found = [self._facts[seq] for seq in sorted(self._facts) if seq <= last]
+        self.skip(last)
+        return found, last
+
+    async def _look(self) -> None:
+        """Learn of the packs that are recorded by now."""
         await self._place()
         for wildcard, start in self._behind.items():
             parts = self._known().behind(start, wildcard, self._next, self._last)
@@ -200,14 +225,6 @@ class Removed:
                     self._behind[wildcard] = end
                     for one in some:
                         heapq.heappush(self._later, one)
-        while self._later and self._later[0][0] <= last:
-            _, end, number = self._later[0]
-            wanted = self._wanted(await self._known().pack(number)) if end >= self._next else []
-            heapq.heappop(self._later)
-            self._facts |= {one.seq: one for one in wanted}
-        found = [self._facts[seq] for seq in sorted(self._facts) if seq <= last]
-        self.skip(last)
-        return found
 
     async def _place(self) -> None:
         """Begin at the first packs that may have facts of that time: a pack is recorded after the

@@ -15,6 +15,7 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import filterfalse
 from pathlib import Path
 from typing import Final
 
@@ -179,26 +180,29 @@ class _Run(Struct):
             self.stops[where] = await self.log.read_from_leader(LEDGER, *stops(where))
         try:
             while packed is None:
-                live, newest = await self._standing(thread)
+                live, odd, newest = await self._standing(thread)
                 packed = await self._pack(thread, live, newest)
             if newest is not None:
-                async for count in self._remove(thread, live, newest):
+                async for count in self._remove(thread, live, odd, newest):
                     removed += count
         except (LogDamaged, NewerLog) as error:
             problem = str(error)
         return PackedThread(str(thread), packed or 0, removed, problem)
 
-    async def _standing(self, thread: ThreadRef) -> tuple[list[RawMessage], RawMessage | None]:
-        """What the stream has of a thread, and its newest pack, as the leader has them.
+    async def _standing(
+        self, thread: ThreadRef
+    ) -> tuple[list[RawMessage], list[str], RawMessage | None]:
+        """What the stream has of a thread as the leader counts it: facts, subjects that are no
+        slots, and the newest pack.
 
         Another run that packs meanwhile fills the slot behind that pack, which refuses this one.
         """
-        names = await self.log.counted(LEDGER, thread.subjects)
+        names = await self.log.counted(LEDGER, thread.subjects, odd=True)
         newest = max(filter(packs.number_of, names), key=packs.number_of, default=None)
         live = [one for one in names if not packs.number_of(one)]
-        found = await self.log.each_from_leader(LEDGER, [*live, *([newest] if newest else ())])
-        pack = next((one for one in found if one.subject == newest), None)
-        return [one for one in found if one is not pack], pack
+        found = await self.log.read_each([*filter(str.isascii, live)])
+        odd = [*filterfalse(str.isascii, live)]
+        return found, odd, await self._pack_of(newest) if newest else None
 
     async def _pack(
         self, thread: ThreadRef, live: list[RawMessage], newest: RawMessage | None
@@ -216,7 +220,11 @@ class _Run(Struct):
         return sum(one.size for one in new) if is_first else None
 
     async def _remove(
-        self, thread: ThreadRef, live: Sequence[RawMessage], newest: RawMessage
+        self,
+        thread: ThreadRef,
+        live: Sequence[RawMessage],
+        odd: Iterable[str],
+        newest: RawMessage,
     ) -> AsyncGenerator[int]:
         """Remove from the stream what is in the packs of a thread; yields of each how many facts.
 
@@ -226,6 +234,7 @@ class _Run(Struct):
         Args:
             live: what is in the stream. Packs are read, from the newest one backwards, until all
                 heads among it are found that have been packed.
+            odd: the other subjects that have a message.
 
         Raises:
             LogDamaged: a pack differs from what is in the stream, or cannot be read. Nothing of it
@@ -233,6 +242,7 @@ class _Run(Struct):
         """
         packed = packs.PackedNames.in_pack(newest)
         standing = {one.seq: one for one in live}
+        subjects = dict.fromkeys(odd, 0) | {one.subject: one.seq for one in live}
         heads = {
             one.seq for one in live if packs.is_head(one.subject) and packed.may_match(one.subject)
         }
@@ -248,7 +258,7 @@ class _Run(Struct):
                     raise LogDamaged(f"{pack.subject} has another fact {one.seq:,} than the stream")
             is_old = self.now - pack.recorded_at >= REMOVED_AFTER
             if facts and is_old and facts[-1].seq <= self.end:
-                await self.log.remove(thread, number)
+                await self.log.remove(thread, number, subjects)
                 yield len(facts)
 
     async def _pack_of(self, subject: str) -> RawMessage:

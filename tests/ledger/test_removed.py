@@ -74,13 +74,25 @@ class World:
         return pack
 
 
+async def up_to(removed: Removed, last: int) -> list[RawMessage]:
+    """All of them, however many are given at a time."""
+    found, until = list[RawMessage](), 0
+    while until < last:
+        some, until = await removed.up_to(last)
+        assert all(one.seq <= until for one in some)
+        found += some
+    assert until == last
+    return found
+
+
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("subjects", ["ledger.>", "ledger.shop.>", "ledger.*.t1.said.*"])
-async def test_any_pages_of_any_log(subjects: str, seed: int):
-    """Each fact once, in order, whatever the pages are, and wherever they begin; whoever skips some
-    is given none of these.
+async def test_any_pages_of_any_log(subjects: str, seed: int, monkeypatch: pytest.MonkeyPatch):
+    """Each fact once, in order, whatever the pages are, and wherever they begin, and however many
+    are given at a time; whoever skips some is given none of these.
     """
     lot = random.Random(seed)
+    monkeypatch.setattr(removed_module, "_MOST", lot.choice([1, 3, 1000]))
     world = World(lot, lot.randint(1, 80))
     start = lot.choice([1, lot.randint(1, 80)])
     removed = Removed(world.known, world.first_since, (subjects,), start)
@@ -94,15 +106,15 @@ async def test_any_pages_of_any_log(subjects: str, seed: int):
             removed.skip(last)
             found, skipped, world.told = [], last, []
         else:
-            found += in_their_places(page, await removed.up_to(last))
+            found += in_their_places(page, await up_to(removed, last))
             expected = world.on(subjects, max(start, skipped + 1))
             assert found == [one for one in expected if one.seq <= last]
         assert min(world.told, default=last) >= max(skipped, start - 1)
         assert len(world.told) == len(set(world.told)), "a pack is looked at twice"
     world.last = len(world.every)
-    found += await removed.up_to(len(world.every))
+    found += await up_to(removed, len(world.every))
     assert found == world.on(subjects, max(start, skipped + 1))
-    assert await removed.up_to(len(world.every)) == []
+    assert await up_to(removed, len(world.every)) == []
 
 
 async def test_from_a_time_on():
@@ -111,7 +123,7 @@ async def test_from_a_time_on():
     since = world.every[30].recorded_at
     world.last = len(world.every)
     removed = Removed(world.known, world.first_since, ("ledger.>",), since)
-    found = await removed.up_to(len(world.every))
+    found = await up_to(removed, len(world.every))
     assert found
     assert {one.seq for one in found} >= {seq for seq in world.gone if seq > 30}
     assert min(one.recorded_at for one in found) >= since
@@ -129,7 +141,7 @@ async def test_a_pack_that_is_gone_is_damage():
         lambda: KnownPacks(world.in_stream, nothing), world.first_since, ("ledger.>",), 1
     )
     with pytest.raises(LogDamaged, match="a pack, cannot be read any more"):
-        await removed.up_to(len(world.every))
+        await up_to(removed, len(world.every))
 
 
 async def test_nothing_is_left_out_after_a_pack_could_not_be_read():
@@ -146,21 +158,22 @@ async def test_nothing_is_left_out_after_a_pack_could_not_be_read():
     removed = Removed(lambda: KnownPacks(world.in_stream, at), world.first_since, ("ledger.>",), 1)
     for _ in range(2):
         with pytest.raises(BrokerAway):
-            await removed.up_to(len(world.every))
-    assert {one.seq for one in await removed.up_to(len(world.every))} >= world.gone
+            await up_to(removed, len(world.every))
+    assert {one.seq for one in await up_to(removed, len(world.every))} >= world.gone
 
 
 @pytest.mark.parametrize("seed", range(40))
 @pytest.mark.parametrize("subjects", ["ledger.>", "ledger.shop.>", "ledger.*.t1.said.*"])
-async def test_any_windows_of_any_log(subjects: str, seed: int):
+async def test_any_windows_of_any_log(subjects: str, seed: int, monkeypatch: pytest.MonkeyPatch):
     """Whatever is known of packs by then."""
     lot = random.Random(seed)
+    monkeypatch.setattr(removed_module, "_MOST", lot.choice([1, 3, 1000]))
     world = World(lot, lot.randint(1, 80))
     world.last = len(world.every)
     for _ in range(20):
         first, last = sorted(lot.choices(range(1, len(world.every) + 1), k=2))
         removed = Removed(world.known, world.first_since, (subjects,), first, last)
-        found = {one.seq for one in await removed.up_to(last)}
+        found = {one.seq for one in await up_to(removed, last)}
         expected = {one.seq for one in world.on(subjects) if first <= one.seq <= last}
         assert expected & world.gone <= found <= expected
 
@@ -187,3 +200,22 @@ async def test_of_packs_three_numbers_are_kept(monkeypatch: pytest.MonkeyPatch):
     for ranges in known._ranges.values():
         assert len(ranges._parts) == 1
         assert {column.itemsize for column in ranges._columns} == {8}
+
+
+async def test_many_are_given_in_parts():
+    """A page of the stream may lie beside any number of facts that have left it."""
+    thread = THREADS[0]
+    world = World(random.Random(1), 0)
+    last = None
+    for number in range(1, 9):
+        some = [(world.add(thread.said(f"m{number}-{i}").subject, SAID),) for i in range(500)]
+        [last] = packs.packs_of(some, last)
+        world.add(thread.packed(number).subject, encode(last))
+        world.gone |= {one.seq for (one,) in some}
+    world.last = len(world.every)
+    removed = Removed(world.known, world.first_since, ("ledger.>",), 1)
+    sizes, until = list[int](), 0
+    while until < len(world.every):
+        some, until = await removed.up_to(len(world.every))
+        sizes.append(len(some))
+    assert sizes == [1000] * 4

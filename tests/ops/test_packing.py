@@ -272,8 +272,8 @@ async def test_the_workers_are_asked_about_once_in_a_run(told: Ledger, monkeypat
 
 
 async def test_a_thread_in_which_all_is_packed_costs_no_request(told: Ledger, monkeypatch):
-    """Also if something of it stays in the stream; of one with an open call, each fact that is
-    there and the newest pack are read, and the stops of a workspace once.
+    """Also if something of it stays in the stream. One with an open call is counted, its facts are
+    read with one request to any node, its newest pack is, and the stops of a workspace once.
     """
     assert isinstance(told.log, JetStream)
     vote = e.Voted(verdict="approve", digest=request(WISH).digest, signature="webauthn.x")
@@ -290,11 +290,10 @@ async def test_a_thread_in_which_all_is_packed_costs_no_request(told: Ledger, mo
 
     monkeypatch.setattr(told.log.api, "call", noted)
     assert await ran(told, LATER) == []
-    live = [OPEN.requested, OPEN.gated, OPEN.decided, OTHER.call("open2").requested]
     consumer, *rest = asked
     assert "'headers_only': True" in consumer
     names = [OTHER.subjects, OTHER.packed(1).subject, *stops(OTHER.workspace)]
-    assert sorted(rest) == sorted([*names, *(one.subject for one in live)])
+    assert sorted(rest) == sorted(names)
 
 
 async def test_decisions_leave_first_and_requests_last(told: Ledger, monkeypatch):
@@ -322,6 +321,51 @@ async def test_decisions_leave_first_and_requests_last(told: Ledger, monkeypatch
         assert all(requested in there for there in seen if own & there)
         assert any(decided.subject not in one and own - one != own for one in seen)
         assert all(own <= there for there in seen if decided.subject in there)
+
+
+async def test_facts_that_are_alike_leave_together(told: Ledger, monkeypatch):
+    """The finishes of a thread with one request, and so on: up to the first that is in no pack, and
+    each by itself from there on. What is on a subject that is no slot stays as well.
+    """
+    assert isinstance(told.log, JetStream)
+    alone, odd = ThreadRef("elsewhere", "t3"), ThreadRef("elsewhere", "t4")
+    no_slot = odd.call("c").requested.subject.replace(".c.", ".\u00f6.")
+    assert (await told.log.api.publish(no_slot, b"{}", {})).error is None
+    for thread in (alone, odd):
+        for number in range(5):
+            for slot, event in life(thread.call(f"c{number}"), WISH, "denied"):
+                await told.append(slot, event)
+    await ran(told)
+    for slot, event in life(alone.call("c6"), WISH, "denied"):
+        await told.append(slot, event)
+    call, asked = told.log.api.call, list[str]()
+
+    async def noted(what: str, body: Any = None, **options: Any) -> Any:
+        if what.startswith("STREAM.PURGE"):
+            asked.append(body["filter"])
+        return await call(what, body, **options)
+
+    monkeypatch.setattr(told.log.api, "call", noted)
+    await ran(told, LATER)
+    kinds = {slot.tail[2:] for slot, _ in life(alone.call("c6"), WISH, "denied")}
+    alike = {".".join(("call", "*", *one)) for one in kinds}
+    each = {f"call.c{number}.requested" for number in range(5)}
+    assert _tails(asked, alone) == sorted(alike)
+    assert _tails(asked, odd) == sorted(alike - {"call.*.requested"} | each)
+    assert set(_tails(asked, OTHER)) & alike == {"call.*.finished"}  # the open call has none
+    left = [one.subject for one in await in_stream(told.log)]
+    assert set(_tails(left, alone)) == {
+        "packed.1",
+        "packed.2",
+        *(".".join(slot.tail) for slot, _ in life(alone.call("c6"), WISH, "denied")),
+    }
+    assert no_slot.encode().decode("ascii", "backslashreplace") in left
+    assert {one.subject for one in (OPEN.requested, OPEN.gated, OPEN.decided)} < set(left)
+
+
+def _tails(subjects: list[str], thread: ThreadRef) -> list[str]:
+    head = thread.subjects.removesuffix(">")
+    return sorted(one.removeprefix(head) for one in subjects if one.startswith(head))
 
 
 async def test_a_plain_client_that_claims_what_has_left_finds_no_approval_beside_it(

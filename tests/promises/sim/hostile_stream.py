@@ -83,16 +83,19 @@ class StreamBroker(Broker):
             return Ack(error=_TAKEN)
         return Ack(seq=await self._record(subject, raw), stream=LEDGER)
 
-    def purge(self, subject: str, before: int) -> None:
-        """Forget what is on the subject before that number; it is delivered to nobody any more."""
-        standing = self._by_subject.get(subject)
-        if standing is None or standing.seq >= before:
-            return
-        self._purge(subject, standing.seq)
-        self.purged[standing.seq] = len(self._raw)
+    def purge(self, subjects: str, before: int) -> None:
+        """Forget what is on the subjects before that number; it is delivered to nobody any more."""
+        for subject in [self._raw[place].subject for place in self._places(subjects)]:
+            standing = self._by_subject.get(subject)
+            if standing is not None and standing.seq < before:
+                self._forget(subject, standing.seq)
+
+    def _forget(self, subject: str, seq: int) -> None:
+        self._purge(subject, seq)
+        self.purged[seq] = len(self._raw)
         for durable in self._durables.values():
-            if durable.declared.stream == LEDGER and standing.seq in durable.unsettled:
-                durable.unsettled[standing.seq].settle()
+            if durable.declared.stream == LEDGER and seq in durable.unsettled:
+                durable.unsettled[seq].settle()
 
     def there(self, *subjects: str, start: int = 1, end: int | None = None) -> list[RawMessage]:
         """The messages that a node has, whose copy of the stream ends at that number."""
