@@ -698,6 +698,7 @@ class JetStream:
         async def filled(
             page: list[log.RawMessage], begin: int, behind: int
         ) -> AsyncGenerator[list[log.RawMessage]]:
+            """A page with what has left the stream between two numbers, in parts."""
             nonlocal removed
             is_again = False
             while begin < behind:
