@@ -80,7 +80,7 @@ _A_MONTH: Final = 4
 _WEEKS: Final = MONTHS * _A_MONTH
 #: Weeks after which a conversation is packed.
 _HOT: Final = _A_MONTH
-#: Of so many conversations one is read back.
+#: One in this many conversations is read back.
 _TENTH: Final = 10
 #: Conversations by which it is measured how many come in a week.
 _PROBE: Final = 30
@@ -143,7 +143,7 @@ class Company:
                 await without_workers(jetstream(ledger))
 
     async def week(self, ledger: Ledger, conversations: int) -> None:
-        """Write so many conversations, and keep what is to be compared."""
+        """Write that number of conversations, and keep a digest of every tenth."""
         new = range(self.threads, self.threads + conversations)
         first = await ledger.log.last_seq() + 1
         await logs.append_all(ledger, self._counted(new))
@@ -184,7 +184,7 @@ class Company:
 
 
 async def _read(ledger: Ledger, ref: ThreadRef) -> Kept:
-    """The same as what was kept, by what a program and the console read."""
+    """What is kept of a conversation, made of what programs and the console read."""
     thread = thread_of(ref, await ledger.read(ref))
     raw = await _all(ledger.log.scan(1, ref.subjects))
     last = [*thread.calls][-1:]
@@ -265,11 +265,12 @@ async def a_week(scratch: Path, conversation: Conversation, seconds: float) -> i
 async def passing(
     company: Company, conversations: int, what: str, until: float, months: dict[int, Measured]
 ) -> AsyncGenerator[Result]:
-    """A year with so many conversations a week: a line for each cost of each month, for each start
-    of the broker after a kill, and for the whole year.
+    """Let a year pass. Yields a result for each cost of each month, for each start of the broker
+    after a kill, and for the whole year.
 
     Args:
-        what: the kind of the conversations.
+        conversations: that come in a week, at first.
+        what: their kind.
         until: when it should be over, by `time.perf_counter`; if it takes longer, fewer come.
         months: given the costs, from the second month on, in which packing begins.
     """

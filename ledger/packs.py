@@ -298,8 +298,8 @@ class PackedNames(Struct, frozen=True):
 
     #: The number of that pack; 0 if none is known.
     number: int = 0
-    #: Of the calls, turns and messages in those packs, eight bytes of a hash each. What is found
-    #: across two of them is not in a pack either, and costs who believes it one read.
+    #: Of the calls, turns and messages in those packs, eight bytes of a hash each. A match that
+    #: spans two of them is a false one, and costs one read.
     names: bytes = b""
 
     @classmethod

@@ -115,6 +115,9 @@ _PAGE: Final = 1000
 #: The first page of a part of a packed log: behind the part there may be packs alone, as large as
 #: facts may be.
 _PART: Final = 16
+#: The subjects in one answer of the server. A longer list comes in several answers, and may lack
+#: some if others are removed meanwhile (`JSMaxSubjectDetails` in server/jetstream_api.go, 2.15).
+COUNTED_AT_ONCE: Final = 100_000
 #: Messages that the leader is asked for at a time, where no other node may answer.
 _AT_ONCE: Final = 64
 #: Facts that are read in a second in the background: a twentieth of a core.

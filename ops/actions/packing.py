@@ -27,7 +27,7 @@ from ayes.ledger import packs
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.log import AlreadyRecorded, RawMessage, Recorded, SlotTaken
 from ayes.ledger.nats import streams
-from ayes.ledger.nats.jetstream import JetStream
+from ayes.ledger.nats.jetstream import COUNTED_AT_ONCE, JetStream
 from ayes.ledger.subscriptions import LEDGER, Durable
 from ayes.schemas import events as e
 from ayes.schemas.codec import encode
@@ -243,6 +243,7 @@ class _Run(Struct):
         packed = packs.PackedNames.in_pack(newest)
         standing = {one.seq: one for one in live}
         subjects = dict.fromkeys(odd, 0) | {one.subject: one.seq for one in live}
+        is_certain = len(subjects) + packed.number < COUNTED_AT_ONCE
         heads = {
             one.seq for one in live if packs.is_head(one.subject) and packed.may_match(one.subject)
         }
@@ -258,7 +259,7 @@ class _Run(Struct):
                     raise LogDamaged(f"{pack.subject} has another fact {one.seq:,} than the stream")
             is_old = self.now - pack.recorded_at >= REMOVED_AFTER
             if facts and is_old and facts[-1].seq <= self.end:
-                await self.log.remove(thread, number, subjects)
+                await self.log.remove(thread, number, subjects if is_certain else None)
                 yield len(facts)
 
     async def _pack_of(self, subject: str) -> RawMessage:

@@ -228,7 +228,7 @@ MAY = 'may_stop = ["oncall"]\nmay_resume = ["lead-*"]\nresumes_needed = 2\n'
 
 
 async def test_two_accounts_of_one_person_resume_once(shop):
-    """Whoever has two names is one of the two who must resume (B39)."""
+    """Two accounts of one person count as one of the two people who must resume (B39)."""
     async with shop.at_work('resumes_needed = 2\n[people]\nben = ["benjamin"]\n' + ASK):
         await shop.ledger.reviewer("ana").stop(STOP, reason="A wrong account.")
         for name in ("benjamin", "ben", "cy"):
