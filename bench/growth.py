@@ -33,6 +33,7 @@ from contextlib import AsyncExitStack, aclosing, asynccontextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Final
+from uuid import uuid4
 
 from msgspec import Struct
 
@@ -50,7 +51,7 @@ from ayes.ops.broker.setup import declare_streams
 from ayes.projections.fold import ProjectedRow, ProjectionState
 from ayes.projections.pending import OPEN_APPROVALS, oldest
 from ayes.schemas.errors import ApprovalsError, BadInput
-from ayes.schemas.slots import ThreadRef
+from ayes.schemas.slots import ROOT, ThreadRef
 from bench import history, logs
 from bench.append import AT_ONCE, broker, timed
 from bench.cycle import REVIEWER, Clients, at_work
@@ -75,6 +76,9 @@ _MANY: Final = 2_000
 _WARM: Final = 10
 #: More than any log holds: where the mix would come to its end.
 _ENDLESS: Final = 10**12
+#: The workspace of approvals that are begun beside the mix. Their calls never end, so none of their
+#: facts leaves the stream.
+_BESIDE: Final = "beside"
 #: With `--packed`, the log is packed each time that so many facts were written.
 _PACKED_EVERY: Final = 20_000
 
@@ -110,6 +114,7 @@ QUEUE: Final = Cost("listing the queue, p50", "ms", flat=True)
 REPLAY: Final = Cost("peak memory of a replay", "MB")
 APPEND: Final = Cost("append, one writer, p50", "ms", flat=True)
 APPENDS: Final = Cost(f"appends, {AT_ONCE} writers", "facts/s", "higher", flat=True)
+APPROVAL: Final = Cost("an approval in a new conversation, to its start, p50", "ms", flat=True)
 
 CYCLES: Final = Cost(f"approval cycles, {AT_ONCE} at once", "cycles/s", "higher")
 VOTE_TO_START: Final = Cost("vote to tool started, one at a time, p50", "ms", flat=True)
@@ -169,7 +174,8 @@ class Growing:
                 if not await ledger.log.last_seq():
                     await logs.append_all(ledger, iter(front))
                 held = await ledger.log.last_seq()
-                made = held - len(await log.counted(LEDGER, packs.EVERY))
+                others = (packs.EVERY, f"{ROOT}.{_BESIDE}.>")
+                made = held - sum([len(await log.counted(LEDGER, one)) for one in others])
                 if (await ledger.call(THREAD.wish(2, 0))).status is not Status.RETURNED:
                     raise BadInput(
                         f"the log in {self.store} was not begun here. Name another store."
@@ -338,7 +344,7 @@ async def _show(admin: Ledger, rows: list[ProjectedRow]) -> None:
 
 
 async def _appended(growing: Growing, ledger: Ledger, facts: int, rounds: int) -> Measured:
-    """Append the next facts with one writer, then with many."""
+    """Approvals in new conversations, then the next facts with one writer, and with many."""
     spent: list[float] = []
 
     async def one(place: Place) -> None:
@@ -349,6 +355,12 @@ async def _appended(growing: Growing, ledger: Ledger, facts: int, rounds: int) -
             case answer:
                 raise AssertionError(f"{place[0].subject} was not recorded: {answer}")
 
+    async def approval() -> None:
+        call = ThreadRef(_BESIDE, uuid4().hex).call("c0")
+        for place in itertools.islice(logs.calling(call), 5):
+            await one(place)
+
+    approvals = await _medians(approval, rounds, _ALONE)
     alone, rates = [], []
     for _ in range(rounds):
         spent.clear()
@@ -356,7 +368,7 @@ async def _appended(growing: Growing, ledger: Ledger, facts: int, rounds: int) -
         alone.append(statistics.median(spent))
         places = list(growing.next(min(_MANY, facts // 4)))
         rates.append(len(places) / await timed(one, places, AT_ONCE))
-    return {APPEND: alone, APPENDS: rates}
+    return {APPEND: alone, APPENDS: rates, APPROVAL: approvals}
 
 
 def check_memory() -> None:

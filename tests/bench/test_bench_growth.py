@@ -36,6 +36,7 @@ OF_THE_LOG = {
     growth.WRITTEN, growth.STARTED, growth.A_FACT, growth.DISK, growth.DISK_A_FACT, growth.START,
     growth.HEAP, growth.SUBJECTS, growth.KILLED, growth.CONNECT, growth.CALL, growth.HISTORY,
     growth.QUEUE, growth.REPLAY, growth.APPEND, growth.APPENDS,
+    growth.APPROVAL,
 }  # fmt: skip
 OF_PROCESSES = {growth.CYCLES, growth.VOTE_TO_START, growth.WORKER}
 
