@@ -6,7 +6,13 @@ from shlex import quote
 from typing import Annotated, Final
 
 from ayes.interfaces.cli.command import command, commands
-from ayes.interfaces.cli.options import JsonOption, MaxBytesOption, StoreOption, option
+from ayes.interfaces.cli.options import (
+    JsonOption,
+    MaxBytesOption,
+    PackedOption,
+    StoreOption,
+    option,
+)
 from ayes.interfaces.cli.run import bytes_of
 from ayes.interfaces.cli.terminal.output import print_result
 from ayes.ledger.nats.credentials import Store
@@ -34,12 +40,13 @@ async def up(
     nodes: Annotated[int, option("--nodes", "3, or 5.", min=3, max=5)] = 3,
     people: PeopleOption = "",
     max_bytes: MaxBytesOption = None,
+    packed: PackedOption = False,
     json: JsonOption = False,
 ) -> None:
     """Run a cluster on this machine, until Ctrl-C: nodes that each keep the whole log."""
     most = bytes_of(max_bytes)
     async with LocalCluster(store, size=nodes, people=_listed(people)) as cluster:
-        await cluster.declare(max_bytes=most)
+        await cluster.declare(max_bytes=most, packed=packed)
         async with AsyncExitStack() as stack:
             each = [await stack.enter_async_context(supervised(node)) for node in cluster.nodes]
             for one in each:

@@ -91,6 +91,9 @@ MaxBytesOption = Annotated[
     str | None,
     option("--max-bytes", "SIZE", "The maximum size of the log, such as 50GB; 16 GiB by default."),
 ]
+PackedOption = Annotated[
+    bool, option("--packed", "Make a new log whose settled facts may be packed: `ayes pack`.")
+]
 AcceptLogOption = Annotated[
     bool, option("--accept-log", "Continue with a log other than the one seen before.")
 ]

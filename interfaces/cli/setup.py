@@ -8,7 +8,13 @@ from typing import Annotated, Any, Final
 from ayes.interfaces.cli import completion
 from ayes.interfaces.cli.command import Session, command, commands
 from ayes.interfaces.cli.decide import confirm
-from ayes.interfaces.cli.options import AcceptLogOption, AcceptReasonOption, MaxBytesOption, option
+from ayes.interfaces.cli.options import (
+    AcceptLogOption,
+    AcceptReasonOption,
+    MaxBytesOption,
+    PackedOption,
+    option,
+)
 from ayes.interfaces.cli.run import accepting, bytes_of
 from ayes.interfaces.cli.terminal.output import print_json, print_line, print_message
 from ayes.ledger.nats.api import Api
@@ -79,10 +85,7 @@ async def setup(
     ] = False,
     yes: Annotated[bool, option("--yes", "Do not ask before the upgrade.")] = False,
     max_bytes: MaxBytesOption = None,
-    packed: Annotated[
-        bool,
-        option("--packed", "Make a new log whose settled facts may be packed: `ayes pack`."),
-    ] = False,
+    packed: PackedOption = False,
     accept_log: AcceptLogOption = False,
     reason: AcceptReasonOption = "",
     *,

@@ -88,13 +88,17 @@ class LocalCluster:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def declare(self, also: Sequence[str] = (), max_bytes: int | None = None) -> None:
+    async def declare(
+        self, also: Sequence[str] = (), max_bytes: int | None = None, *, packed: bool = False
+    ) -> None:
         """Create missing streams and consumers, once the nodes have elected a leader.
 
         Args:
             also: the optional consumers to create.
+            packed: make a new log whose facts may leave its stream.
 
         Raises:
+            BadInput: there is a log of which that is not so.
             BrokerRefused: it still refuses after a minute, for example for want of room.
             BrokerAway: there is no leader after a minute.
         """
@@ -103,7 +107,11 @@ class LocalCluster:
         while True:
             try:
                 await declare_streams(
-                    self.store.path, replicas=self.size, also=also, max_bytes=max_bytes
+                    self.store.path,
+                    replicas=self.size,
+                    also=also,
+                    max_bytes=max_bytes,
+                    packed=packed,
                 )
             except BadInput:
                 raise

@@ -74,6 +74,24 @@ def test_its_directory_is_a_store_for_every_command(ready):
     assert approvals("doctor", store=store).code == 0
 
 
+def test_its_log_can_be_one_that_is_packed(tmp_path, ready):
+    """`ayes pack` refuses the log of a cluster that was begun without the option."""
+    store = tmp_path / "store"
+    with started("cluster", "up", "--packed", "--store", store, "--json") as process:
+        assert process.stdout
+        assert process.stdout.readline()
+        packed = approvals("pack", "--settled-for", "1h", "--json", store=store)
+    assert (packed.code, json.loads(packed.out)["packed"]) == (0, 0), packed.err
+    refused = approvals("pack", "--settled-for", "1h", store=ready["store"])
+    assert refused.code == 2, refused.err
+
+
+async def test_a_log_that_is_there_cannot_become_one_that_is_packed(tmp_path):
+    async with cluster(tmp_path) as nodes:
+        with pytest.raises(BadInput, match=r"--packed"):
+            await nodes.declare(packed=True)
+
+
 @pytest.mark.long
 async def test_a_node_that_was_killed_comes_back(ready):
     """On its port and with its part of the log; meanwhile the others take facts."""
