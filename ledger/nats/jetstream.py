@@ -17,7 +17,7 @@ import re
 import secrets
 import sys
 import time
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -118,6 +118,10 @@ _PART: Final = 16
 #: The subjects in one answer of the server. A longer list comes in several answers, and may lack
 #: some if others are removed meanwhile (`JSMaxSubjectDetails` in server/jetstream_api.go, 2.15).
 COUNTED_AT_ONCE: Final = 100_000
+#: How far apart in the log facts may be that are removed with one request. The server reads the log
+#: from the first of them to the last, and takes no append meanwhile (`PurgeEx` in
+#: server/filestore.go).
+_TOGETHER_WITHIN: Final = 50_000
 #: Messages that the leader is asked for at a time, where no other node may answer.
 _AT_ONCE: Final = 64
 #: Facts that are read in a second in the background: a twentieth of a core.
@@ -828,7 +832,8 @@ class JetStream:
         Args:
             live: all subjects of the thread that have a message, with its number; 0 if that is not
                 known. Facts whose subjects differ in the name of their call, turn or message only
-                are then removed with one request, up to what is not in the pack.
+                are then removed with one request, up to what is not in the pack, if they are not
+                too far apart.
         """
         subject = thread.packed(number).subject
         pack = await self.leaders_message(subscriptions.LEDGER, last_by_subj=subject)
@@ -836,12 +841,15 @@ class JetStream:
             raise BadInput(f"{thread} has no pack {number}.")
         facts = packs.unpacked(pack)
         inside = {one.seq for one in facts}
-        #: By such subjects, the first that is not in the pack.
-        other: dict[str, int] = {}
+        alike = defaultdict[str, list[int]](list)
         for subject, seq in (live or {}).items():
-            if seq not in inside:
-                alike = _alike(subject)
-                other[alike] = min(seq, other.get(alike, seq))
+            alike[_alike(subject)].append(seq)
+        #: By such subjects, the first number that is not removed with one request.
+        until = {
+            one: min(filterfalse(inside.__contains__, numbers), default=math.inf)
+            for one, numbers in alike.items()
+            if max(numbers) - min(numbers) <= _TOGETHER_WITHIN
+        }
 
         async def purge(subjects: str, last: int) -> None:
             upto = {"filter": subjects, "seq": last + 1}
@@ -856,9 +864,9 @@ class JetStream:
         for part in (filter(_is_decision, others), filterfalse(_is_decision, others), heads):
             up_to = dict[str, int]()
             for one in part:
-                alike = _alike(one.subject)
-                is_alone = live is None or other.get(alike, math.inf) < one.seq
-                up_to[one.subject if is_alone else alike] = one.seq
+                together = _alike(one.subject)
+                is_alone = until.get(together, 0) < one.seq
+                up_to[one.subject if is_alone else together] = one.seq
             for some in batched(up_to.items(), _AT_ONCE, strict=False):
                 await asyncio.gather(*(purge(*one) for one in some))
 

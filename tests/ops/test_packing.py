@@ -323,6 +323,36 @@ async def test_decisions_leave_first_and_requests_last(told: Ledger, monkeypatch
         assert all(own <= there for there in seen if decided.subject in there)
 
 
+def removals(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The subjects of removals from here on."""
+    assert isinstance(ledger.log, JetStream)
+    call, asked = ledger.log.api.call, list[str]()
+
+    async def noted(what: str, body: Any = None, **options: Any) -> Any:
+        if what.startswith("STREAM.PURGE"):
+            asked.append(body["filter"])
+        return await call(what, body, **options)
+
+    monkeypatch.setattr(ledger.log.api, "call", noted)
+    return asked
+
+
+async def test_facts_that_are_far_apart_leave_each_by_itself(told: Ledger, monkeypatch):
+    """A request for all of them would have the server read the log between them."""
+    monkeypatch.setattr(jetstream, "_TOGETHER_WITHIN", 4)
+    far, near = (ThreadRef("elsewhere", name) for name in ("t3", "t4"))
+    for thread, others in ((far, 1), (near, 0)):
+        for number in range(2):
+            await told.append(thread.said(f"m{number}"), e.Said("user", "Hello."))
+            for other in range(4 * others):
+                await told.append(OTHER.said(f"n{number}-{other}"), e.Said("user", "And here."))
+    await ran(told)
+    asked = removals(told, monkeypatch)
+    await ran(told, LATER)
+    assert _tails(asked, far) == ["said.m0", "said.m1"]
+    assert _tails(asked, near) == ["said.*"]
+
+
 async def test_where_the_list_of_facts_may_be_incomplete_each_leaves_by_itself(
     told: Ledger, monkeypatch
 ):
@@ -330,14 +360,7 @@ async def test_where_the_list_of_facts_may_be_incomplete_each_leaves_by_itself(
     assert isinstance(told.log, JetStream)
     monkeypatch.setattr(packing, "COUNTED_AT_ONCE", 4)
     await ran(told)
-    call, asked = told.log.api.call, list[str]()
-
-    async def noted(what: str, body: Any = None, **options: Any) -> Any:
-        if what.startswith("STREAM.PURGE"):
-            asked.append(body["filter"])
-        return await call(what, body, **options)
-
-    monkeypatch.setattr(told.log.api, "call", noted)
+    asked = removals(told, monkeypatch)
     assert await ran(told, LATER) == REMOVED
     assert len(asked) == 10
     assert not [one for one in asked if "*" in one]
@@ -358,14 +381,7 @@ async def test_facts_that_are_alike_leave_together(told: Ledger, monkeypatch):
     await ran(told)
     for slot, event in life(alone.call("c6"), WISH, "denied"):
         await told.append(slot, event)
-    call, asked = told.log.api.call, list[str]()
-
-    async def noted(what: str, body: Any = None, **options: Any) -> Any:
-        if what.startswith("STREAM.PURGE"):
-            asked.append(body["filter"])
-        return await call(what, body, **options)
-
-    monkeypatch.setattr(told.log.api, "call", noted)
+    asked = removals(told, monkeypatch)
     await ran(told, LATER)
     kinds = {slot.tail[2:] for slot, _ in life(alone.call("c6"), WISH, "denied")}
     alike = {".".join(("call", "*", *one)) for one in kinds}
