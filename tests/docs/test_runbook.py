@@ -6,7 +6,7 @@ import pytest
 import yaml
 from paths import ROOT
 
-from ayes.ops.inspection.checks import CHECKS
+from ayes.ops.inspection.checks import CHECKS, DOCTOR
 
 PAGE = (ROOT / "docs" / "runbook.md").read_text()
 ALERTS = yaml.safe_load((ROOT / "deploy" / "prometheus" / "alerts.yaml").read_text())
@@ -35,6 +35,13 @@ def test_each_alert_has_an_entry_that_says_when_it_is_over():
 def test_each_check_has_an_entry():
     """Those of `doctor`, `status`, `ready` and the page Operations, and doctor's own two more."""
     assert [*entries("Checks")] == [*CHECKS, "permissions", "store is private"]
+
+
+def test_each_check_of_doctor_has_a_row_in_the_page_on_watching():
+    page = (ROOT / "docs" / "watching.md").read_text()
+    [table] = re.findall(r"^\| check \| fails when \|\n(.*?)\n\n", page, re.MULTILINE | re.DOTALL)
+    rows = re.findall(r"^\| ([^|*]+?) \|", table, re.MULTILINE)
+    assert rows == [*DOCTOR, "store is private"]
 
 
 def test_links_within_the_page_lead_somewhere():
