@@ -843,6 +843,7 @@ FOUND, FOUND_BY_RITA = (
 )
 JUNK = (CALL.finished, e.Carried(type="", raw=b"?", problem="no fact"))
 LATE = (CALL.late(1), e.ToolReturned(output="done"))
+CLIENT_JUNK, CLIENT_LATE = (CALL.client_finished, JUNK[1]), (CALL.client_late(1), LATE[1])
 
 #: The story so far, how it stands, and why each fact of it is void that is.
 VOID = [
@@ -897,6 +898,8 @@ VOID = [
      ["the call was started before it"]),
     ("reconciled without a doubt", [REQUESTED, YES, STARTED, FOUND], Status.RUNNING,
      ["the call was not in doubt before it"]),
+    ("reconciled after it had returned", [REQUESTED, YES, STARTED, DONE, FOUND], Status.RETURNED,
+     ["the call was not in doubt before it"]),
     ("reconciled by who asked", [REQUESTED, YES, STARTED, DOUBT, FOUND_BY_RITA], Status.IN_DOUBT,
      ["rita may not reconcile this call"]),
     ("reconciled twice",
@@ -908,6 +911,10 @@ VOID = [
      ["attempt 1 was not started before it"]),
     ("junk gives way as well", [JUNK, REQUESTED, YES, STARTED, LATE], Status.RETURNED,
      ["it cannot be read: no fact"]),
+    ("junk in a client's place as well", [CLIENT_JUNK, CLIENTS, YES, CLIENT_START, CLIENT_LATE],
+     Status.RETURNED, ["it cannot be read: no fact"]),
+    ("junk in the other side's place does not", [JUNK, CLIENTS, YES, CLIENT_START, CLIENT_LATE],
+     Status.RUNNING, ["it cannot be read: no fact"]),
     ("past a free slot it is only kept", [REQUESTED, YES, STARTED, LATE], Status.RUNNING, []),
     ("declined after the start",
      [REQUESTED, YES, STARTED, (CALL.claim(2), e.Declined(why="unknown_tool"))], Status.RUNNING,
@@ -935,6 +942,15 @@ def test_a_void_fact_is_no_obstacle():
     assert (call.claim_slot, call.end_slot) == (CALL.client_claim(2), CALL.client_late(1))
     call = told(*life(CALL, WISH, "returned"))
     assert (call.end_slot, call.refusal_slot, call.late_slot) == (None, None, CALL.client_late(1))
+
+
+def test_the_attempt_of_a_call_is_that_of_its_last_start():
+    """Void claims use up attempts: what ends a call names the attempt that runs (I6)."""
+    start = (CALL.claim(2), STARTED[1])
+    call = told(REQUESTED, STARTED, YES, start)
+    assert (call.attempt, len(call.starts)) == (2, 1)
+    assert told(REQUESTED, STARTED, YES, start, SECOND).status is Status.RETURNED
+    assert told(REQUESTED, STARTED, YES).attempt == 0
 
 
 def test_nobody_acts_on_what_a_newer_program_wrote():
