@@ -792,6 +792,11 @@ DELEGATED = [
     ("who votes for another has no vote to give away", {"votes_needed": 2},
      [("ben", FOR_ANA), ("zoe", vote(on_behalf_of="ben"))],
      held(("ana", "ben"), ("ben", "zoe")), None),
+    ("nor a vote for another whose own was given", {"votes_needed": 2},
+     [("zoe", vote(on_behalf_of="ben")), ("ben", FOR_ANA)],
+     held(("ana", "ben"), ("ben", "zoe")), None),
+    ("nor by another account of theirs", {"votes_needed": 2, "people": {"benjamin": "ben"}},
+     [("ben", YES), ("benjamin", FOR_ANA)], held(("ana", "benjamin")), None),
     ("for oneself is nothing special", {"voters": ("ana",)}, [("ana", FOR_ANA)], held(), ("ana",)),
 ]  # fmt: skip
 
