@@ -196,6 +196,25 @@ def test_of_two_times_to_undo_a_vote_the_shorter_counts(own: str, over: str, cou
     assert (asking.undo_s, asking.reasons) == (counts, ("Twice",))
 
 
+@pytest.mark.parametrize(
+    ("key", "named"),
+    [
+        ("may_revoke", ("otto", "ana")),
+        ("may_stop", ("otto", "ana")),
+        ("may_reconcile", ("otto",)),
+        ("may_resume", ("otto",)),
+    ],
+)
+def test_a_workspace_adds_people_only_for_what_makes_things_stricter(
+    key: str, named: tuple[str, ...]
+):
+    """To those whom the organisation names; where it names nobody, the workspace may (I4)."""
+    own, over = f'{key} = ["ana"]\n', f'{key} = ["otto"]\n'
+    assert judged(own, over)[0].people(key) == named
+    assert judged(own, "")[0].people(key) == ("ana",)
+    assert judged("", over)[0].people(key) == ("otto",)
+
+
 # --------------------------------------------------------------------------------- with a real gate
 
 
@@ -375,6 +394,18 @@ async def test_the_fewer_noes_end_it_where_both_ask(port, over, own, needed):
     )
     async with shop.gates():
         assert (await shop.ask()).denials_needed == needed
+
+
+@pytest.mark.parametrize(("over", "own"), [(True, True), (True, False), (False, True)])
+async def test_the_editor_counts_only_where_each_rule_that_asks_says_so(port, over, own):
+    """An edit takes somebody else as soon as one of the two rules wants that (I4)."""
+    editing = "editor_counts = true"
+    shop = Shop(port)
+    await shop.open(
+        rule("own", "ask", editing if own else ""), rule("over", "ask", editing if over else "")
+    )
+    async with shop.gates():
+        assert (await shop.ask()).editor_counts is (over and own)
 
 
 async def test_grants_must_satisfy_both(shop: Shop):
