@@ -111,6 +111,7 @@ MINE = THREAD.call("mine")
     wanted=some.integers(1, 400),
 )
 @example(uses=[(0, 400), (1, 300)], back=set(), wanted=700)
+@example(uses=[(0, 100), (0, 400), (0, 300)], back=set(), wanted=600)
 def test_what_fits_keeps_the_sum_within_the_limit(uses, back, wanted):
     """In whatever order facts are read: each other call counts once, with its largest amount,
     unless it gave that back; what fits is exactly what leaves the sum within the limit.
