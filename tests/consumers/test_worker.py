@@ -741,6 +741,50 @@ async def test_a_worker_that_is_not_heard_does_not_begin_what_it_held(watched, l
     assert slow.runs == 2
 
 
+class WaitingToRead(Executor):
+    """Says when it is about to read an approved call, and waits until it may."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__({"refund": tool(function)})
+        self.begun, self.may_read = asyncio.Event(), asyncio.Event()
+
+    async def load(self, ledger: Ledger, handed: Delivered) -> Any:
+        if isinstance(handed, Fact) and handed.slot == ONE.decided:
+            self.begun.set()
+            await self.may_read.wait()
+        return await super().load(ledger, handed)
+
+
+@simulated
+async def test_a_worker_that_fell_silent_while_it_read_takes_nobody_for_dead(
+    watched: Watched, ledger: Ledger, ack_wait_s: float
+):
+    """What it reads at last shows the claim of the worker that has the call by now: that one lives,
+    so the call is not in doubt (I6, I7).
+    """
+    slow = Slow()
+    waiting = WaitingToRead(slow)
+
+    async def cut_off() -> None:
+        raise BrokerAway("cut off")
+
+    watched.in_progress = cut_off
+    await approve(ledger, ONE)
+    silent = Worker(as_("a", watched), waiting, ack_wait_s=ack_wait_s)
+    other = Worker(as_("b", ledger.log), executor(slow), ack_wait_s=ack_wait_s)
+    async with working(silent):
+        await waiting.begun.wait()
+        async with working(other):
+            await slow.begun.wait()
+            await until(lambda: all(silent._lost(place) for place in silent._held))
+            waiting.may_read.set()
+            await until(lambda: not silent._held)
+            slow.may_end.set()
+            [end] = await finished(ledger, ONE)
+    assert isinstance(end, e.ToolReturned)
+    assert kinds(await ledger.read(ONE)) == RAN
+
+
 @simulated
 async def test_a_slow_tool_is_not_taken_for_dead(ledger: Ledger, ack_wait_s: float):
     """A tool may take longer than a silent worker is waited for: its worker says that it lives."""
