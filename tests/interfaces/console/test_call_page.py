@@ -11,6 +11,7 @@ import signal
 from types import SimpleNamespace
 from urllib.parse import quote
 
+import pytest
 from console_client import POLICY, listed, site
 from pictures import PNG
 from until import until
@@ -112,6 +113,9 @@ async def test_the_slower_of_two_is_told_who_was_first(shop, client):
     said = words(late.text)
     assert "is already decided: Approved by ana" in said
     assert "Far too much." in said
+    # Nor is the vote of another their own, since it is the same.
+    late = await client.post(f"{CALL}/vote", data=form("approve", digest))
+    assert late.status_code == 409
     edited = wrapped('{"order":"A-17","amount":7}')
     late = await client.post(f"{CALL}/vote", data=form("approve", digest, edited=edited))
     assert late.status_code == 409
@@ -350,6 +354,10 @@ async def test_an_approval_is_revoked_from_its_page(shop, client):
     await client.post(f"{CALL}/vote", data=form("approve", digest))
     await shop.service.decision(REF, timeout_s=60)
     assert f'action="{CALL}/revoke"' in await page(client)
+    shop.visitor = Visitor("ana", frozenset({Role.AUDITOR}))
+    assert f'action="{CALL}/revoke"' not in await page(client)
+    assert (await client.post(f"{CALL}/revoke", data={"reason": "Mine."})).status_code == 403
+    shop.visitor = Visitor("ana", frozenset({Role.REVIEWER}))
     revoked = await client.post(f"{CALL}/revoke", data={"reason": "A mistake."})
     assert revoked.status_code == 303
     assert "revoked" in words(await page(client))
@@ -477,6 +485,19 @@ async def test_a_call_is_handed_over_from_its_page(shop, client):
     assert "handed to ben by ana" in words(await page(client, "/"))
     assert f'data-call="{REF}"' not in await page(client, "/", q="is:mine")
     assert f'data-call="{REF}"' in await page(client, "/", q="handed:ana")
+
+
+@pytest.mark.parametrize(
+    "shop", [POLICY + 'voters = ["ana", "ben", "cy", "rita"]\nvotes_needed = 2\n'], indirect=True
+)
+async def test_those_are_proposed_for_a_call_who_may_still_vote(shop, client):
+    """Not the reader, nor who has voted, nor who asked for it."""
+    digest = await shop.ask(REF)
+    shop.visitor = Visitor("ben", frozenset({Role.REVIEWER}))
+    await client.post(f"{CALL}/vote", data=form("approve", digest))
+    shop.visitor = Visitor("ana", frozenset({Role.REVIEWER}))
+    [proposed] = re.findall(r'<datalist id="call-voters">(.*?)</datalist>', await page(client))
+    assert re.findall(r'value="(\w+)"', proposed) == ["cy"]
 
 
 async def test_a_vote_that_cannot_be_sent_keeps_its_text(shop, client):
