@@ -60,6 +60,9 @@ async def test_a_late_result_is_offered(shop, client, doubtful):
     with suppress(AlreadyFilled):
         await shop.service.finish(REF, output="480 euros were paid.")
     assert "It returned later: 480 euros were paid." in await words(client, "/doubt")
+    said = await words(client, CALL)
+    assert "In doubt The bank did not answer." in said
+    assert "Output 480 euros were paid." not in said
     assert (await client.post(f"{CALL}/reconcile", data={"late": "true"})).status_code == 303
     assert "Found out 480 euros were paid." in await words(client, CALL)
 
@@ -72,3 +75,12 @@ async def test_who_may_not_say_it_is_told(shop, client, doubtful):
     assert "its requester cannot" in said
     seen = {"happened": "true", "output": "Seen."}
     assert (await client.post(f"{CALL}/reconcile", data=seen)).status_code == 403
+
+
+async def test_an_auditor_says_nothing_of_it(shop, client, doubtful):
+    """Who signed in to read decides nothing, though as a person they might."""
+    shop.visitor = Visitor("ana", frozenset({Role.AUDITOR}))
+    assert "It happened…" not in await words(client, "/doubt")
+    seen = {"happened": "true", "output": "Seen."}
+    assert (await client.post(f"{CALL}/reconcile", data=seen)).status_code == 403
+    assert (await client.get(f"/api/v1{CALL}")).json()["state"]["status"] == "in_doubt"
