@@ -132,6 +132,18 @@ async def test_a_mistake_is_named_and_nothing_is_recorded(shop, client):
     assert (await client.get(f"/api/v1/calls/{CALL}")).json()["votes"] == []
 
 
+async def test_nobody_votes_with_a_grant_that_would_not_be_valid(shop, client):
+    """Of a long argument no condition can be made: the call is not approved without its grant."""
+    await shop.ask(CALL, json.dumps({"order": "x" * MAX_LENGTH, "amount": 480}))
+    typed = sent(await client.get(f"/allow/{CALL}"))
+    for step in ("review", "sure"):
+        page = await client.post(f"/allow/{CALL}", data=typed | {"step": step})
+        assert page.status_code == 422, page.text
+        assert "a condition may have 2,000 characters" in page.text
+    assert (await client.get(GRANTS)).json()["grants"] == []
+    assert (await client.get(f"/api/v1/calls/{CALL}")).json()["votes"] == []
+
+
 async def test_each_is_reported_if_the_other_fails(shop, client):
     """A vote that is refused gives no grant; a grant that is refused leaves the vote recorded."""
     await shop.ask(CALL)
