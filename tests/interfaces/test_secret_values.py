@@ -50,6 +50,7 @@ break_glass = ["gus"]
 THREAD = ThreadRef("shop", "order-1")
 STATUSES = ("waits", "voted", "edited", "doubt", "denied")
 ANA = Visitor("ana", frozenset({Role.REVIEWER}))
+BEN = Visitor("ben", frozenset({Role.REVIEWER}))
 GUS = Visitor("gus", frozenset({Role.REVIEWER}))
 ZOE = Visitor("zoe", frozenset({Role.REVIEWER}))
 RITA = Visitor("rita", frozenset({Role.AUDITOR}))
@@ -244,6 +245,18 @@ async def test_an_edit_does_not_run_with_what_was_left_out(shop):
         ):
             assert "(secret)" in shown
             assert "left out" in answer.text
+
+
+async def test_an_edit_is_approved_where_its_secrets_are_shown(shop):
+    """A colleague's edit would be approved with `(secret)` in it anywhere else."""
+    shop.visitor = BEN
+    path, button = f"/calls/{call('voted')}", "Approve the edit"
+    async with shop.client() as client:
+        for where, is_whole in (path, False), (f"{path}/secrets", True):
+            page = (await client.get(where)).text
+            assert "Edit by ana" in page
+            assert (button in page) == is_whole
+            assert ("To approve the edit, show what is secret first." in page) != is_whole
 
 
 async def test_the_command_line_shows_none_unless_it_is_asked_for(shop, within):
