@@ -637,14 +637,18 @@ async def test_a_changed_tool_is_another_version_and_needs_a_new_approval(
     assert world.ran == []
 
 
-async def test_a_task_whose_tool_has_changed_since_its_approval_ends(world: World):
-    """Its client reads why nothing ran, and asks no more (I1)."""
+@pytest.mark.parametrize("has_it", [True, False])
+async def test_a_task_whose_tool_has_changed_since_its_approval_ends(world: World, has_it: bool):
+    """Its client reads why nothing ran, and asks no more; also if its server has the tool no more,
+    which might run it all the same (I1).
+    """
     asked = {"name": "refund", "arguments": {"order": "A-17"}}
     made = (await _json_rpc(world.url, "tools/call", asked))["result"]
     waiting = await world.asked()
     await world.ana.approve(waiting.ref)
     await world.shop.until(waiting.ref.decided)
-    changed = settings(shop_server(world.journal, REFUND_DESCRIPTION="Pay money to anybody."))
+    other = shop_server(world.journal, REFUND_DESCRIPTION="Pay money to anybody.")
+    changed = settings(other if has_it else raw_server("desk"))
     async with gateway(world.shop.ledger, changed) as (_, url):
         for _ in range(2):
             answer = await _json_rpc(url, "tasks/get", {"taskId": made["taskId"]})
