@@ -26,7 +26,7 @@ from sections import section
 from shop import Shop, rule
 from until import recorded, until
 
-from ayes.interfaces.aap.instances import InstancesFile
+from ayes.interfaces.aap.instances import LASTS, InstancesFile
 from ayes.interfaces.aap.provisioning import opened
 from ayes.interfaces.aap.routes import application
 from ayes.interfaces.aap.settings import ProviderSettings
@@ -273,6 +273,23 @@ async def test_a_removed_instance_asks_no_more(world: World):
             assert refused.status_code == 400, name
         used = await http.post("/v1/instances", headers=headers, json={"instance_name": "other"})
         assert used.json()["error"]["code"] == "idempotency_conflict"
+        await client.aclose()
+
+
+async def test_the_token_of_an_instance_ends(world: World):
+    """After ninety days it is refused; until then its instance asks."""
+    async with world.provider() as url, httpx.AsyncClient(base_url=url) as http:
+        headers = {"Authorization": f"Bearer {PROVISIONER}", "Idempotency-Key": "one"}
+        made = await http.post("/v1/instances", headers=headers, json={"instance_name": "bot"})
+    token = made.json()["credential"]["token"]
+    async with world.provider(later=LASTS - timedelta(hours=1)) as url:
+        client = AsyncClient(url, token)
+        asked = await client.create(BODY, "k")
+        await client.aclose()
+    async with world.provider(later=LASTS) as url:
+        client = AsyncClient(url, token)
+        with pytest.raises(CredentialRefused):
+            await client.get(asked.id)
         await client.aclose()
 
 
