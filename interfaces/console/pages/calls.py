@@ -110,7 +110,7 @@ async def following(seq: int, visit: Reading) -> Response:
     for after in (behind(seq), ""):
         found = await calls.waiting(Listing(q=_MINE, after=after), visit)
         for one in found.calls:
-            if not one.voted and one.seq != seq:
+            if one.seq != seq:
                 return to(f"/calls/{one.call}")
     return to(f"/?q={_MINE}")
 

@@ -3,6 +3,7 @@
 from datetime import UTC, datetime
 
 import pytest
+from console_client import POLICY
 
 from ayes.consumers.notices.devices import Device, DeviceFile
 from ayes.ops.visitors import Role, Visitor
@@ -59,3 +60,14 @@ async def test_the_next_call_is_one_that_one_may_decide(shop, client):
         path = page.partition('href="/next/')[2].partition('"')[0]
         where.append((await client.get(f"/next/{path}")).headers["location"])
     assert where == [f"/calls/{second}", f"/calls/{first}"]
+
+
+@pytest.mark.parametrize("shop", [POLICY + "votes_needed = 2\n"], indirect=True)
+async def test_the_next_call_is_not_one_on_which_one_has_voted(shop, client):
+    """Though it waits for somebody else."""
+    call = "shop/order-17/refund-1"
+    digest = await shop.ask(call)
+    assert (await client.get("/next/1")).headers["location"] == f"/calls/{call}"
+    vote = {"verdict": "approve", "digest": digest, "reason": "Right."}
+    assert (await client.post(f"/calls/{call}/vote", data=vote)).status_code == 303
+    assert (await client.get("/next/1")).headers["location"].startswith("/?q=")
