@@ -29,7 +29,7 @@ from collections.abc import (
 from contextlib import aclosing, asynccontextmanager, suppress
 from datetime import UTC, datetime
 from itertools import batched, filterfalse
-from operator import attrgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any, Final, Self
 from weakref import WeakValueDictionary
@@ -304,7 +304,12 @@ class JetStream:
         return self._is_packed[1]
 
     def _no_packs(self) -> KnownPacks:
-        return KnownPacks(functools.partial(self.in_stream, size=1), self._at)
+        async def at(number: int) -> log.RawMessage | None:
+            return await self._while_odd(
+                functools.partial(self._at, number), lambda one: one is None
+            )
+
+        return KnownPacks(functools.partial(self.in_stream, size=1), at)
 
     @property
     def _reconnects(self) -> int:
@@ -416,20 +421,26 @@ class JetStream:
         )
 
     async def stream_with(self, seq: int) -> dict[str, Any] | None:
-        """What the leader says of a log that has this fact; `None` if there is no log.
+        """What the leader says of a log that has this fact; `None` if there is no log."""
+        ask = functools.partial(streams.info, self.api, f"STREAM.INFO.{subscriptions.LEDGER}")
+        return await self._while_odd(
+            ask, lambda stream: stream is not None and stream["state"]["last_seq"] < seq
+        )
 
-        A node that was paused or cut off while another became the leader answers for the log as it
-        had it, until it learns of that. So in a cluster an end before the fact is believed if it
-        stays.
+    async def _while_odd[T](
+        self, ask: Callable[[], Awaitable[T]], is_odd: Callable[[T], bool]
+    ) -> T:
+        """What the leader answers, which may not lead: a node that was paused or cut off while
+        another became the leader answers for the log as it had it, until it learns of that. So in a
+        cluster an answer as none should be is believed if it stays.
         """
         until = time.monotonic() + _DEPOSED_S
-        while True:
+        while is_odd(answer := await ask()) and time.monotonic() < until:
             stream = await streams.info(self.api, f"STREAM.INFO.{subscriptions.LEDGER}")
-            is_behind = stream is not None and stream["state"]["last_seq"] < seq
-            replicated = stream is not None and stream.get("cluster", {}).get("replicas")
-            if not (is_behind and replicated) or time.monotonic() >= until:
-                return stream
+            if stream is None or not stream.get("cluster", {}).get("replicas"):
+                break
             await asyncio.sleep(0.5)
+        return answer
 
     async def scan_leader(self, start: int) -> AsyncGenerator[list[log.RawMessage]]:
         """The facts from that number to the end, as the leader alone has them, in pages.
@@ -510,9 +521,15 @@ class JetStream:
             LogDamaged: it counts one and cannot read it.
         """
 
-        async def one(subject: str) -> log.RawMessage | None:
+        async def read(subject: str) -> tuple[log.RawMessage | None, bool]:
             message = await self.leaders_message(stream, last_by_subj=subject)
-            if message is None and await self.counted(stream, subject):
+            return message, message is None and bool(await self.counted(stream, subject))
+
+        async def one(subject: str) -> log.RawMessage | None:
+            message, is_damaged = await self._while_odd(
+                functools.partial(read, subject), itemgetter(1)
+            )
+            if is_damaged:
                 node = await self.leader(stream)
                 raise LogDamaged(f"{subject} is counted there and cannot be read", node)
             return message

@@ -13,12 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cluster import cluster
 from rot import flip, forget_index, records, rot
 
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import RawMessage
+from ayes.ledger.nats import jetstream
+from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
+from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.server import EmbeddedServer
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.workers import reactions, working
@@ -203,6 +207,37 @@ async def test_a_replica_of_the_log_takes_no_gap_for_the_log():
     replica._take(said[:2])
     with pytest.raises(LogDamaged, match="fact 9 is not delivered"):
         replica._take(said[2:])
+
+
+@pytest.mark.parametrize("is_the_leader", [False, True])
+async def test_in_a_cluster_damage_is_believed_if_it_stays(tmp_path, monkeypatch, is_the_leader):
+    """What has just been recorded is not in the log of a node that was paused while another became
+    the leader, and which answers until it learns of that.
+    """
+    async with (
+        cluster(tmp_path) as nodes,
+        JetStream.connect(nodes.store.path, role="service") as log,
+        Ledger.connect(nodes.store.path) as ledger,
+    ):
+        said = ThreadRef("shop", "t9").said("m1")
+        await ledger.append(said, e.Said("user", "Hello."))
+        read, asked = log.leaders_message, 0
+
+        async def lacking(stream: str, **which: str | int) -> RawMessage | None:
+            nonlocal asked
+            asked += 1
+            return None if is_the_leader or asked == 1 else await read(stream, **which)
+
+        monkeypatch.setattr(log, "leaders_message", lacking)
+        if is_the_leader:
+            monkeypatch.setattr(jetstream, "_DEPOSED_S", 1.0)
+            with pytest.raises(LogDamaged, match=r"said\.m1 is counted there .* on node n\d"):
+                await log.read_from_leader(LEDGER, said.subject)
+        else:
+            [found] = await log.read_from_leader(LEDGER, said.subject)
+            asked = 0
+            assert await log._no_packs().pack(found.seq) == found
+        assert asked > 1
 
 
 async def test_a_worker_ends_at_a_fact_that_cannot_be_read(rotten):
