@@ -1,6 +1,7 @@
 """Arguments without what their tool declares as secret."""
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Any, Final
 
 from ayes.schemas.sealed import SEALED, is_token
@@ -11,7 +12,8 @@ REDACTED: Final = "(secret)"
 
 def without(value: Any, secret: Iterable[str]) -> Any:
     """The value with `REDACTED`, or `SEALED`, in these places: JSON pointers (RFC 6901), in which
-    `*` stands for every key or index; the empty one is the whole.
+    `*` stands for every key or index; the empty one is the whole. A text, number or array that
+    stands where a pointer names what is around the value is replaced as a whole.
     """
     for pointer in secret:
         value = _without(value, [_unescaped(one) for one in pointer.split("/")[1:]])
@@ -34,28 +36,37 @@ def _at(value: Any, path: list[str]) -> list[Any]:
             inner = [one for key, one in value.items() if first in ("*", key)]
         case list():
             inner = [one for index, one in enumerate(value) if first in ("*", str(index))]
+        case str():  # in the place of what is around it
+            return [value]
         case _:
             inner = []
     return [found for one in inner for found in _at(one, rest)]
 
 
-def _without(value: Any, path: list[str]) -> Any:
+def is_index(key: str) -> bool:
+    """Whether a key of a pointer may denote an item of an array."""
+    return key == "*" or key.isdecimal()
+
+
+def _without(value: Any, path: list[str], *, is_named: bool = True) -> Any:
     if not path:
         return SEALED if is_token(value) else REDACTED
     first, *rest = path
+    hide = partial(_without, path=rest, is_named=first != "*")
     match value:
         case dict():
             return {
-                key: _without(inner, rest) if first in ("*", key) else inner
-                for key, inner in value.items()
+                key: hide(inner) if first in ("*", key) else inner for key, inner in value.items()
             }
-        case list():
+        case list() if is_index(first) or not is_named:
             return [
-                _without(inner, rest) if first in ("*", str(index)) else inner
+                hide(inner) if first in ("*", str(index)) else inner
                 for index, inner in enumerate(value)
             ]
-        case _:
+        case None | bool():
             return value
+        case _:
+            return _without(value, []) if is_named else value
 
 
 def _unescaped(part: str) -> str:

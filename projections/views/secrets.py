@@ -15,7 +15,7 @@ from ayes.projections.display import raw_json
 from ayes.projections.thread import Thread, Turn
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
-from ayes.schemas.redaction import REDACTED
+from ayes.schemas.redaction import REDACTED, is_index
 from ayes.schemas.sealed import is_token, names_of
 
 #: Workspace, name and version of a tool.
@@ -129,15 +129,24 @@ def declaration(call: Call) -> Declaration:
     return call.ref.workspace, call.wish.tool, call.wish.tool_version
 
 
-def _without(raw: str, path: tuple[str, ...]) -> str:
-    """The raw value without what is at a path; a sealed value stays, as pages hide it anyway."""
-    if not path:
-        sealed = raw_json.kind_of(raw) == "string" and is_token(raw_json.string(raw))
+def _without(raw: str, path: tuple[str, ...], *, is_named: bool = True) -> str:
+    """The raw value without what is at a path, as of `redaction.without`; a sealed value stays, as
+    pages hide it anyway.
+    """
+    kind = raw_json.kind_of(raw)
+    if not path or (is_named and _is_in_the_way(kind, path[0])):
+        sealed = kind == "string" and is_token(raw_json.string(raw))
         return raw if sealed else _REDACTED
     first, *rest = path
     inner = raw_json.children(raw)
     hit = {
-        name: _without(value, tuple(rest)) for name, value in inner.items() if first in ("*", name)
+        name: _without(value, tuple(rest), is_named=first != "*")
+        for name, value in inner.items()
+        if first in ("*", name)
     }
     is_other = any(inner[name] != value for name, value in hit.items())
-    return raw_json.made(raw_json.kind_of(raw), inner | hit) if is_other else raw
+    return raw_json.made(kind, inner | hit) if is_other else raw
+
+
+def _is_in_the_way(kind: raw_json.Kind, key: str) -> bool:
+    return kind in ("string", "number") or (kind == "array" and not is_index(key))

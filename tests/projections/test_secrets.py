@@ -1,5 +1,7 @@
 """What people see of arguments."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -15,6 +17,7 @@ from ayes.projections.views.secrets import NEWEST, WHOLE, Secrets
 from ayes.schemas import events as e
 from ayes.schemas.codec import Fact
 from ayes.schemas.digest import call_digest
+from ayes.schemas.redaction import without
 from ayes.schemas.slots import ThreadRef
 
 THREAD = ThreadRef("shop", "order-1")
@@ -34,6 +37,13 @@ HIDING = Secrets({LOGIN: ("/note",), ("shop", "login", NEWEST): ("/note",)})
         (("/b/*",), '{"b":[1,{"x":2}]}', '{"b":["(secret)","(secret)"]}'),
         (("/*/k",), '{"a":{"k":1},"b":[2],"c":{"l":3}}',
          '{"a":{"k":"(secret)"},"b":[2],"c":{"l":3}}'),
+        (("/a/b/c",), '{"a":"x"}', '{"a":"(secret)"}'),
+        (("/a/b",), '{"a":4}', '{"a":"(secret)"}'),
+        (("/a/b",), '{"a":[4,{"b":5}]}', '{"a":"(secret)"}'),
+        (("/a/0",), '{"a":[4,5]}', '{"a":["(secret)",5]}'),
+        (("/a/b",), '{"a": null}', '{"a": null}'),
+        (("/a/b",), '{"a": true}', '{"a": true}'),
+        (("/*/b",), '{"a":4,"c":{"b":5}}', '{"a":4,"c":{"b":"(secret)"}}'),
         (("/a~1b/~0",), '{"a/b":{"~":1}}', '{"a/b":{"~":"(secret)"}}'),
         (("/a",), '[{"a":1}]', '"(secret)"'),
         (("/a",), '"{\\"a\\":1}"', '"(secret)"'),
@@ -55,6 +65,25 @@ def test_secret_places_are_replaced_and_all_else_keeps_its_bytes(places, raw, sh
 @given(st.text("/*ab~01", max_size=8), st.text('{}[]":,ab1\\ ', max_size=20))
 def test_whatever_the_declaration_and_the_text_nothing_is_raised(pointer, raw):
     Secrets({LOGIN: (f"/{pointer}",)}).arguments(LOGIN, raw)
+
+
+KEYS = ("a", "b", "0", "1")
+VALUES = st.recursive(
+    st.sampled_from([None, True, 4, "x"]),
+    lambda inner: (
+        st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=3)
+    ),
+    max_leaves=6,
+)
+
+
+@given(
+    st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=3),
+    st.lists(st.sampled_from((*KEYS, "*")), min_size=1, max_size=3).map("/".join),
+)
+def test_pages_and_notices_hide_the_same(value, place):
+    shown = Secrets({LOGIN: (f"/{place}",)}).arguments(LOGIN, json.dumps(value))
+    assert json.loads(shown) == without(value, (f"/{place}",))
 
 
 def facts():
