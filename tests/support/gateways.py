@@ -100,14 +100,14 @@ async def serving(app: Any) -> AsyncIterator[str]:
 
 async def first_answer(url: str) -> int:
     """The status of the first answer of a program that has just been started."""
+    async with httpx.AsyncClient(timeout=60) as http:
 
-    async def status() -> int:
-        with suppress(httpx.TransportError):
-            async with httpx.AsyncClient(timeout=60) as http:
+        async def status() -> int:
+            with suppress(httpx.TransportError):
                 return (await http.get(url)).status_code
-        return 0
+            return 0
 
-    return await until(status)
+        return await until(status)
 
 
 @asynccontextmanager

@@ -4,21 +4,24 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Final
 
 from ayes.ledger.call import Call
 from ayes.ledger.clients.services import Ledger
 from ayes.schemas.codec import Fact
 from ayes.schemas.slots import ThreadRef
 
+#: Bounds a hang. On a busy machine a program may take most of a minute to start.
+BOUND_S: Final = 150
+
 
 async def until(look: Callable[[], Awaitable[Any] | Any]) -> Any:
     """The first thing seen that is true.
 
     Raises:
-        TimeoutError: after a minute, which bounds a hang on a busy machine.
+        TimeoutError: after `BOUND_S`.
     """
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(BOUND_S):
         while True:
             seen = look()
             if inspect.isawaitable(seen):
@@ -32,9 +35,9 @@ async def recorded(ledger: Ledger, *subjects: str, count: int = 1) -> list[Fact]
     """The first N facts on these subjects, as soon as they stand.
 
     Raises:
-        TimeoutError: after a minute.
+        TimeoutError: after `BOUND_S`.
     """
-    async with asyncio.timeout(60), aclosing(ledger.watch(1, *subjects)) as facts:
+    async with asyncio.timeout(BOUND_S), aclosing(ledger.watch(1, *subjects)) as facts:
         return [await anext(facts) for _ in range(count)]
 
 
