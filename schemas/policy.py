@@ -716,6 +716,13 @@ class Policy(TomlModel):
         ]
         return self.people(voter for voters in owners for voter in voters)
 
+    def with_rule(self, rule: Rule) -> "Policy":
+        """The policy with one more rule at its end, without a check of it beside the others."""
+        grown = self.model_copy(update={"rules": (*self.rules, rule)})
+        for derived in grown.__dict__.keys() - Policy.model_fields.keys():
+            del grown.__dict__[derived]  # cached of the rules before
+        return grown
+
     def never_granted(self, tool: str) -> bool:
         """Whether no grant may cover this tool."""
         return is_among(tool, self.never_grant)

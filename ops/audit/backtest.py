@@ -246,9 +246,13 @@ def backtest(
     return trial.report()
 
 
-class _CandidateVerdict(Struct, frozen=True):
+class CandidateVerdict(Struct, frozen=True):
+    """What the candidate says of a call."""
+
     outcome: Outcome
+    #: Of the other policy as `(organisation) ...`.
     rule: str = ""
+    #: Whether people are asked since a condition could not be evaluated.
     uncertain: bool = False
     shadows: tuple[Shadow, ...] = ()
     #: Whether the requester may confirm it.
@@ -256,9 +260,9 @@ class _CandidateVerdict(Struct, frozen=True):
 
 
 #: A tool, what really happened, and the candidate's verdict.
-type _Key = tuple[str, str, _CandidateVerdict]
+type _Key = tuple[str, str, CandidateVerdict]
 
-_INVALID: Final = _CandidateVerdict("invalid")
+_INVALID: Final = CandidateVerdict("invalid")
 
 
 class Backtest:
@@ -280,7 +284,7 @@ class Backtest:
         self._limited = cache(self._has_limits)
         self._tool = lru_cache(_MAX_CACHED)(_tool_of)
         self._people = lru_cache(_MAX_CACHED)(self._people_of)
-        self._cached: dict[tuple[object, ...], tuple[PolicyVerdict, _CandidateVerdict]] = {}
+        self._cached: dict[tuple[object, ...], tuple[PolicyVerdict, CandidateVerdict]] = {}
         #: What the calls spent of each sum.
         self._spent: dict[tuple[object, ...], Decimal] = {}
 
@@ -290,6 +294,12 @@ class Backtest:
             self._use(one)
         else:
             self._judge(one)
+
+    def by_policies(self, wished: CandidateCall) -> CandidateVerdict:
+        """What the policies alone say of a call, without limits and budgets. It is not counted."""
+        policies = self._policies(wished.workspace, named=bool(wished.requester))
+        tool = self._tool(wished.tool, governs=wished.governs)
+        return self._by_policies(policies, wished, tool)[1] if _fits(wished, tool) else _INVALID
 
     def _judge(self, wished: CandidateCall) -> None:
         policies = self._policies(wished.workspace, named=bool(wished.requester))
@@ -368,7 +378,7 @@ class Backtest:
         for (workspace, thread), asked in self._asked.items():
             most = self._policies(workspace, named=True).limit("questions_per_thread")
             assert most is not None
-            over = _CandidateVerdict("blocked", "(limit) questions_per_thread")
+            over = CandidateVerdict("blocked", "(limit) questions_per_thread")
             asked.sort(key=itemgetter(0))
             for number, (_, (tool, happened, said), call) in enumerate(asked):
                 judged = said if number < most else replace(over, shadows=said.shadows)
@@ -409,10 +419,9 @@ class Backtest:
         policies = self._policies(workspace, named=bool(requester))
         return policies.is_known(requester), policies.excluded(requester, agent)
 
-    def _verdict_on(self, policies: Policies, wished: CandidateCall) -> _CandidateVerdict:
+    def _verdict_on(self, policies: Policies, wished: CandidateCall) -> CandidateVerdict:
         tool = self._tool(wished.tool, governs=wished.governs)
-        fits = tool.problems(wished.arguments) is None if wished.fits is None else wished.fits
-        if not fits:
+        if not _fits(wished, tool):
             return _INVALID
         by_policies, said = self._by_policies(policies, wished, tool)
         if said is _INVALID or not self._limited(wished.workspace):
@@ -432,7 +441,7 @@ class Backtest:
         if limited or _outcome(says) != said.outcome:
             rule = f"(limit) {_limit(case, says)}"
             uncertain = said.uncertain and isinstance(says, e.ApprovalRequested)
-            said = _CandidateVerdict(_outcome(says), rule, uncertain, said.shadows)
+            said = CandidateVerdict(_outcome(says), rule, uncertain, said.shadows)
         said = replace(said, own=_is_own(says))
         if said.outcome == "allowed" or (said.outcome == "asked" and wished.actual in _LET_RUN):
             for one in case.budgets:
@@ -441,7 +450,7 @@ class Backtest:
 
     def _by_policies(
         self, policies: Policies, wished: CandidateCall, tool: Tool
-    ) -> tuple[PolicyVerdict, _CandidateVerdict]:
+    ) -> tuple[PolicyVerdict, CandidateVerdict]:
         """The verdict of the policies alone, also as the report has it."""
         place = wished.workspace
         people = self._people(place, wished.requester, wished.agent)
@@ -455,7 +464,7 @@ class Backtest:
                 self._cached[key] = found
         return found
 
-    def _worded(self, by_policies: PolicyVerdict) -> _CandidateVerdict:
+    def _worded(self, by_policies: PolicyVerdict) -> CandidateVerdict:
         ruling, outcome = by_policies.ruling, _outcome(by_policies.says)
         if outcome == "invalid":
             return _INVALID
@@ -463,7 +472,7 @@ class Backtest:
         is_candidates = ruling.by.organisation == (self._beside.organisation is None)
         rule = judged.rule.name if is_candidates or judged.rule is NO_RULE else _other(ruling)
         own = _is_own(by_policies.says)
-        return _CandidateVerdict(outcome, rule, _is_uncertain(judged), ruling.shadows, own)
+        return CandidateVerdict(outcome, rule, _is_uncertain(judged), ruling.shadows, own)
 
 
 def _case(policies: Policies, wished: CandidateCall, tool: Tool) -> Case:
@@ -481,6 +490,10 @@ def _case(policies: Policies, wished: CandidateCall, tool: Tool) -> Case:
     ref = CallRef(*(name or _NONE for name in names))
     request = Fact(0, _AT, ref.requested, wish)
     return Case(Call(ref, requested=request, tool_class=wished.tool_class), policies, tool)
+
+
+def _fits(wished: CandidateCall, tool: Tool) -> bool:
+    return tool.problems(wished.arguments) is None if wished.fits is None else wished.fits
 
 
 def _tool_of(name: str, *, governs: bool) -> Tool:
