@@ -223,7 +223,8 @@ async def backtest(
         print_json(report)
     else:
         _print_report(report)
-        print_message(f"\nNot tried: {'; '.join(report.left_out)}.")
+        print_message()
+        print_message(f"Not tried: {'; '.join(report.left_out)}.")
     if unreadable:
         print_message(
             f"{unreadable:,} requests are not counted, since this program cannot read them. "
