@@ -58,7 +58,9 @@ _CHAPTERS: Final[dict[str, dict[str, _Entry]]] = {
         "restore": _Entry("backup", "Restore a backup into an empty ledger."),
         "pack": _Entry("pack", "Pack what was settled long ago, so that it takes less memory."),
         "tool": _Entry("tools", "Declare and list the tools of a workspace.", is_group=True),
-        "policy": _Entry("policy", "Apply, show, test and explain policies.", is_group=True),
+        "policy": _Entry(
+            "policy", "Apply, show, test, suggest and explain policies.", is_group=True
+        ),
     },
     "Decide": {
         "pending": _Entry("decide", "List the pending calls, oldest first."),

@@ -18,6 +18,7 @@ from ayes.interfaces.cli.options import (
     option,
     read_labels,
 )
+from ayes.interfaces.cli.policy_suggest import print_suggestions
 from ayes.interfaces.cli.policy_versions import app
 from ayes.interfaces.cli.terminal.output import print_data, print_json, print_line, print_message
 from ayes.interfaces.cli.terminal.prompt import text_or_stdin
@@ -267,6 +268,18 @@ def _print_counts(title: str, rows: dict[str, Counts]) -> None:
     ]
     heads = (one.replace("_", " ") for one in columns)
     print_table([title, *heads], cells, [False, *(True for _ in columns)])
+
+
+# ----------------------------------------------------------------------------------- policy suggest
+
+command(
+    app,
+    "suggest",
+    examples="""
+    ayes policy suggest -w shop
+    ayes policy suggest -w shop --at-most 2 --toml
+    """,
+)(print_suggestions)
 
 
 # ----------------------------------------------------------------------------------- policy explain
