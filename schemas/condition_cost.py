@@ -63,6 +63,17 @@ class Unreadable(ValueError):
     """The text is not CEL that is understood here; the message is part of a sentence."""
 
 
+def tokens(text: str) -> list[tuple[str, str]]:
+    """The tokens of a condition without blanks and comments, each with its kind: `text`, `raw` and
+    `short` are texts.
+    """
+    return [
+        (str(one.lastgroup), one.group())
+        for one in _TOKEN.finditer(text)
+        if one.lastgroup != "blank"
+    ]
+
+
 def read(text: str) -> Counted:
     """The cost of a condition as a function of the sizes of its names. An unknown name is data.
 
@@ -83,14 +94,10 @@ def places_read(text: str) -> set[tuple[str, ...]]:
     """The places of the arguments that a condition may read, as the keys that lead there. Of what
     it reaches in another way than by names, the place around it; so it reads nothing else.
     """
-    tokens = [
-        (str(one.lastgroup), one.group())
-        for one in _TOKEN.finditer(text)
-        if one.lastgroup != "blank"
-    ]
+    found = tokens(text)
     return {
-        _path(tokens, at + 1)
-        for at, (kind, word) in enumerate(tokens)
+        _path(found, at + 1)
+        for at, (kind, word) in enumerate(found)
         if kind == "name" and word.strip("`") == "args"
     }
 
@@ -114,11 +121,7 @@ def _path(tokens: list[tuple[str, str]], at: int) -> tuple[str, ...]:
 
 class _Parser:
     def __init__(self, text: str) -> None:
-        self._tokens = [
-            (str(found.lastgroup), found.group())
-            for found in _TOKEN.finditer(text)
-            if found.lastgroup != "blank"
-        ]
+        self._tokens = tokens(text)
         self._at = 0
         self._nested = 0
 

@@ -282,7 +282,7 @@ class Backtest:
         self._labels = cache(self._labels_of)
         self._conditional = cache(self._is_conditional)
         self._limited = cache(self._has_limits)
-        self._tool = lru_cache(_MAX_CACHED)(_tool_of)
+        self._tool = lru_cache(_MAX_CACHED)(tool_of)
         self._people = lru_cache(_MAX_CACHED)(self._people_of)
         self._cached: dict[tuple[object, ...], tuple[PolicyVerdict, CandidateVerdict]] = {}
         #: What the calls spent of each sum.
@@ -431,7 +431,7 @@ class Backtest:
         )
         past = ThreadUsage(calls=wished.before, questions=0, unjudged=0, denied=None, repeats=0)
         case = replace(
-            _case(policies, wished, tool),
+            case_of(policies, wished, tool),
             past=past,
             budgets=tuple(budgets),
             by_policies=by_policies,
@@ -458,7 +458,7 @@ class Backtest:
         of_tool = (wished.tool, wished.governs, wished.tool_class)
         key = (*of_tool, wished.agent, place, people, *labels)
         if self._conditional(place, wished.tool) or (found := self._cached.get(key)) is None:
-            by_policies = policy_verdict(_case(policies, wished, tool))
+            by_policies = policy_verdict(case_of(policies, wished, tool))
             found = by_policies, self._worded(by_policies)
             if not self._conditional(place, wished.tool) and len(self._cached) < _MAX_CACHED:
                 self._cached[key] = found
@@ -475,7 +475,7 @@ class Backtest:
         return CandidateVerdict(outcome, rule, _is_uncertain(judged), ruling.shadows, own)
 
 
-def _case(policies: Policies, wished: CandidateCall, tool: Tool) -> Case:
+def case_of(policies: Policies, wished: CandidateCall, tool: Tool) -> Case:
     """The call as the gate would find it, with a tool that takes any object."""
     wish = e.ToolRequested(
         tool=wished.tool,
@@ -496,7 +496,7 @@ def _fits(wished: CandidateCall, tool: Tool) -> bool:
     return tool.problems(wished.arguments) is None if wished.fits is None else wished.fits
 
 
-def _tool_of(name: str, *, governs: bool) -> Tool:
+def tool_of(name: str, *, governs: bool) -> Tool:
     return Tool(
         name, "", e.ToolDeclared(description="", schema='{"type":"object"}', governs=governs)
     )
