@@ -7,6 +7,8 @@ that `ayes --help` is quick.
     exit codes   0 ok or approved   1 error   2 usage or bad input   3 wait timed out
                  4 not allowed      5 denied  6 expired              8 pending
                  75 try again later
+
+Of `policy diff`, 1 is what a policy opens and 3 what cannot be proved.
 """
 
 import json

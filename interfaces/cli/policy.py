@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 from msgspec.structs import replace
 
+from ayes.interfaces.cli import policy_diff as _policy_diff  # noqa: F401 - registers its command
 from ayes.interfaces.cli.command import Session, command
 from ayes.interfaces.cli.options import (
     CallArgument,

@@ -1,6 +1,6 @@
 """The versions of a policy: apply one, propose one, and show what was applied."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -8,6 +8,7 @@ from ayes.interfaces.cli.command import Session, command, commands
 from ayes.interfaces.cli.options import OrganisationOption, WorkspaceOption, argument, option
 from ayes.interfaces.cli.outcome import PENDING
 from ayes.interfaces.cli.terminal.output import print_data, print_line, print_message
+from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.in_force import policy_in_force
 from ayes.ledger.seal import SignerKey
 from ayes.ops.actions.policies import changes_to, silent_schedules
@@ -18,8 +19,11 @@ from ayes.ops.broker.setup import (
     next_version,
     policy_signatures,
     propose_policy,
+    proposed_text,
 )
 from ayes.ops.key_files import named_key
+from ayes.ops.policy_diff.difference import PolicyDifference, sentences
+from ayes.ops.policy_diff.versions import opened_by, version_of
 from ayes.schemas.codec import fact_json
 from ayes.schemas.errors import BadInput
 from ayes.schemas.events import PolicyApplied
@@ -167,13 +171,8 @@ async def show(
                 f"there is no version of {whose}. Until one is applied, "
                 f"{'it has no effect' if organisation else 'every call is asked about'}."
             )
-        numbered = {int(fact.slot.tail[1]): fact for fact in facts}
-        newest = policy_in_force(facts).version or max(numbered)
-        if version is not None and version not in numbered:
-            raise BadInput(
-                f"there is no version {version} of {whose}. The versions are 1 to {max(numbered)}."
-            )
-        fact = numbered[version or newest]
+        newest = policy_in_force(facts).version or max(int(fact.slot.tail[1]) for fact in facts)
+        fact = version_of(facts, newest if version is None else version, whose)
     text = fact.event.text if isinstance(fact.event, PolicyApplied) else ""
     if session.json:
         print_data(fact_json(fact))
@@ -205,9 +204,11 @@ async def apply_text(
     whose: dict[str, Any] = {"organisation": True} if organisation else {"workspace": workspace}
     async with session.connect(role) as ledger:
         version, changes = await changes_to(ledger, owner, text, file)
-        if show_changes and not session.json:
-            for one in changes if version else ():
-                (print_line if dry_run else print_message)(one)
+        opened = None
+        if show_changes:
+            opened = await shown_changes(
+                ledger, owner, text, file, session, printed=print_line if dry_run else print_message
+            )
         if not dry_run:
             applied = await apply_policy(
                 ledger, owner, text, file, empty=empty, keys=keys, signatures=signatures
@@ -215,15 +216,47 @@ async def apply_text(
         silent = await silent_schedules(ledger, read_policy(text, file).asked)
     policy = _whose(workspace, organisation=organisation)
     if not dry_run:
-        session.print(whose | {"version": applied}, f"{file} is version {applied} of {policy}.")
+        session.print(
+            whose | {"version": applied} | _opens(opened),
+            f"{file} is version {applied} of {policy}.",
+        )
     else:
         in_force = f"Version {version} stays in force" if version else "There is no version yet"
         session.print(
-            whose | {"in_force": version, "changes": changes},
+            whose | {"in_force": version, "changes": changes} | _opens(opened),
             f"{in_force} of {policy}. Nothing was recorded.",
         )
     for one in silent:
         print_message(f"warning: {one}.")
+
+
+async def shown_changes(
+    ledger: Ledger,
+    owner: str,
+    text: str,
+    source: str,
+    session: Session,
+    *,
+    printed: Callable[[str], None] = print_message,
+) -> PolicyDifference | None:
+    """Show people how a text differs from the version in force, and what it opens; None if there is
+    no such version, or it is the same, or nobody can say.
+    """
+    version, changes = await changes_to(ledger, owner, text, source)
+    if not (version and changes):
+        return None
+    try:
+        opened = await opened_by(ledger, owner, text, source)
+        said = sentences(opened, f"version {version}", source)
+    except BadInput as why:
+        opened, said = None, [f"not compared: {why}"]
+    for one in () if session.json else (*changes, *said):
+        printed(one)
+    return opened
+
+
+def _opens(opened: PolicyDifference | None) -> dict[str, object]:
+    return {} if opened is None else {"opens": opened}
 
 
 async def _propose(
@@ -231,9 +264,10 @@ async def _propose(
 ) -> int:
     """Propose a version as a call that people approve. The exit code says that it is pending."""
     async with session.connect("service") as ledger:
+        opened = await shown_changes(ledger, workspace, text, file, session)
         call = await propose_policy(ledger, workspace, text, file, requester, empty=empty)
     session.print(
-        {"workspace": workspace, "proposal": str(call.ref)},
+        {"workspace": workspace, "proposal": str(call.ref)} | _opens(opened),
         f"{file} is proposed for workspace {workspace!r}. Once somebody else has approved "
         f"{call.ref}: ayes policy apply --proposal {call.ref}",
     )
@@ -243,9 +277,11 @@ async def _propose(
 async def _apply_proposal(proposal: str, session: Session) -> None:
     ref = CallRef.parse(proposal)
     async with session.connect("service") as service, session.connect("operator") as operator:
+        text = proposed_text(await service.known_call(ref))
+        opened = await shown_changes(operator, ref.workspace, text, str(ref), session)
         version = await apply_proposal(operator, service, ref)
     session.print(
-        {"workspace": ref.workspace, "version": version},
+        {"workspace": ref.workspace, "version": version} | _opens(opened),
         f"{ref} is version {version} of {_whose(ref.workspace, organisation=False)}.",
     )
 

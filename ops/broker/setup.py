@@ -195,6 +195,20 @@ async def propose_policy(
     return await ledger.request(ref, tool, proposals.arguments(text, base), requester=requester)
 
 
+def proposed_text(call: Call) -> str:
+    """The text that a call proposes, as people approved it if they changed it.
+
+    Raises:
+        BadInput: the call is not a proposal.
+    """
+    if call.wish.tool != proposals.APPLY.name:
+        raise BadInput(
+            f"{call.ref} is a call of {call.wish.tool!r} and not a proposal. "
+            "`policy apply --propose` makes one."
+        )
+    return str(msgspec.json.decode(call.arguments)["text"])
+
+
 async def apply_proposal(operator: Ledger, service: Ledger, ref: CallRef) -> int:
     """Make an approved proposal the workspace's policy. Returns its version. Safe to repeat.
 
@@ -208,11 +222,7 @@ async def apply_proposal(operator: Ledger, service: Ledger, ref: CallRef) -> int
         AlreadyFilled: another version was applied after it was proposed.
     """
     call = await service.known_call(ref)
-    if call.wish.tool != proposals.APPLY.name:
-        raise BadInput(
-            f"{ref} is a call of {call.wish.tool!r} and not a proposal. "
-            "`policy apply --propose` makes one."
-        )
+    text = proposed_text(call)
     if (
         call.status not in (Status.APPROVED, Status.RUNNING, Status.RETURNED)
         or call.flaw is not None
@@ -221,8 +231,7 @@ async def apply_proposal(operator: Ledger, service: Ledger, ref: CallRef) -> int
             f"{ref} is {call.status.replace('_', ' ')}. Only a proposal that people approved is "
             "applied."
         )
-    said = msgspec.json.decode(call.arguments)
-    text, version = str(said["text"]), int(said["base"]) + 1
+    version = int(msgspec.json.decode(call.arguments)["base"]) + 1
     await _check_judges(operator, ref.workspace, read_policy(text, str(ref)))
     applied = PolicyApplied(text=text, digest=text_digest(text), proposal=str(ref))
     first = await operator.try_append(policy_slot(ref.workspace, version), applied)
