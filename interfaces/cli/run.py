@@ -33,6 +33,7 @@ from ayes.interfaces.cli.terminal.output import print_result
 from ayes.ledger.nats.credentials import Store
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.patience import while_away
+from ayes.ledger.subscriptions import LEDGER
 from ayes.ops.broker.setup import declare_streams
 from ayes.ops.inspection import watching, witness
 from ayes.ops.sealing.copier import copying
@@ -200,9 +201,11 @@ async def declare_tools(tools: Tools, workspace: str, session: Session) -> None:
 
 
 async def _reach_leader(session: Session, role: str) -> None:
-    """Fail with `BrokerAway` unless there is a broker, and in a cluster a leader for the ledger."""
-    async with session.connect(role) as ledger:
-        await ledger.log.at(1)  # the leader alone answers this, and each role may ask
+    """Fail with `BrokerAway` unless there is a broker, and in a cluster a leader for the ledger. A
+    broker that `up` has just started may have no stream yet.
+    """
+    async with JetStream.connect(session.store, url=session.url, role=role) as log:
+        await log.leaders_message(LEDGER, seq=1)  # the leader alone answers this, to each role
 
 
 def own_login(session: Session, kind: str) -> str:

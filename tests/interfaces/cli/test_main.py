@@ -43,6 +43,7 @@ import ayes
 from ayes.interfaces.cli import main as cli
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.judging.chain import thread_below
+from ayes.ops.broker.server import EmbeddedServer
 from ayes.schemas import events as e
 from ayes.schemas.errors import BrokerAway
 from ayes.schemas.slots import CallRef
@@ -212,6 +213,15 @@ def test_work_waits_for_its_broker(tmp_path):
             assert json.loads(process.stdout.readline()) == {"workers": ["gate"]}
             process.terminate()
             assert process.wait(20) == 0
+
+
+async def test_work_that_comes_before_the_streams_makes_them(tmp_path):
+    """As that of somebody who starts `up` and `work` together (D9)."""
+    store = tmp_path / "store"
+    async with EmbeddedServer(store, sync="2m"):
+        with started("work", "gate", "--store", store, "--json", log=tmp_path / "log") as process:
+            line = await asyncio.to_thread(process.stdout.readline)
+            assert json.loads(line) == {"workers": ["gate"]}, (tmp_path / "log").read_text()
 
 
 def test_after_kill_9_the_store_is_not_believed(tmp_path):
