@@ -124,8 +124,11 @@ class Problems:
         page.on("dialog", self._on_dialog)
 
     def _on_console(self, message: ConsoleMessage) -> None:
-        # The response is judged by its status.
-        failed = message.text.startswith("Failed to load resource")
+        # The response is judged by its status. The script is that of the service worker, of a page
+        # that is left meanwhile.
+        failed = message.text.startswith(
+            ("Failed to load resource", "An unknown error occurred when fetching the script")
+        )
         if message.type in {"error", "warning"} and not failed:
             self.seen.append(f"console: {message.text}")
 

@@ -993,7 +993,8 @@ function offerPasskeys(part) {
   import(document.body.dataset.passkeysJs).then(({ offer }) => offer(part), () => unanswered("Try again."));
 }
 
-navigator.serviceWorker?.register("/service-worker.js");
+// It fails if the page is left while the script is fetched; the next page registers it.
+navigator.serviceWorker?.register("/service-worker.js").catch(() => {});
 if (window.Notification?.permission === "granted") import(document.body.dataset.pushJs);
 if (find("[data-live]")) await startLive();
 settleSent();
