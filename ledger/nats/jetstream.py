@@ -129,6 +129,9 @@ READING_RATE: Final = 5_000
 #: How long a node may take to learn that it is not the leader any more: nats-server looks every
 #: 10 s whether it still has a majority (`lostQuorumInterval` in server/raft.go).
 _DEPOSED_S: Final = 20.0
+#: For how long a fact that is counted and not found is asked for again. Each time the leader would
+#: have to be overtaken once more by such a node, and an append has to learn of damage in time.
+_DAMAGED_S: Final = 4.0
 
 
 class JetStream:
@@ -421,20 +424,24 @@ class JetStream:
         )
 
     async def stream_with(self, seq: int) -> dict[str, Any] | None:
-        """What the leader says of a log that has this fact; `None` if there is no log."""
+        """The leader's description of a log that has this fact; `None` if there is no log."""
         ask = functools.partial(streams.info, self.api, f"STREAM.INFO.{subscriptions.LEDGER}")
         return await self._while_odd(
             ask, lambda stream: stream is not None and stream["state"]["last_seq"] < seq
         )
 
     async def _while_odd[T](
-        self, ask: Callable[[], Awaitable[T]], is_odd: Callable[[T], bool]
+        self,
+        ask: Callable[[], Awaitable[T]],
+        is_odd: Callable[[T], bool],
+        for_s: float = _DEPOSED_S,
     ) -> T:
-        """What the leader answers, which may not lead: a node that was paused or cut off while
-        another became the leader answers for the log as it had it, until it learns of that. So in a
-        cluster an answer as none should be is believed if it stays.
+        """An answer of the leader, in a cluster asked for again while it is odd.
+
+        A node that was paused or cut off while another became the leader answers for the log as it
+        had it, until it learns of that. So an odd answer is believed only if it stays for so long.
         """
-        until = time.monotonic() + _DEPOSED_S
+        until = time.monotonic() + for_s
         while is_odd(answer := await ask()) and time.monotonic() < until:
             stream = await streams.info(self.api, f"STREAM.INFO.{subscriptions.LEDGER}")
             if stream is None or not stream.get("cluster", {}).get("replicas"):
@@ -527,7 +534,7 @@ class JetStream:
 
         async def one(subject: str) -> log.RawMessage | None:
             message, is_damaged = await self._while_odd(
-                functools.partial(read, subject), itemgetter(1)
+                functools.partial(read, subject), itemgetter(1), _DAMAGED_S
             )
             if is_damaged:
                 node = await self.leader(stream)

@@ -19,7 +19,6 @@ from rot import flip, forget_index, records, rot
 from ayes.ledger.clients.services import Ledger
 from ayes.ledger.in_memory import Memory
 from ayes.ledger.log import RawMessage
-from ayes.ledger.nats import jetstream
 from ayes.ledger.nats.jetstream import JetStream
 from ayes.ledger.replica import ReadReplica
 from ayes.ledger.subscriptions import LEDGER
@@ -230,9 +229,8 @@ async def test_in_a_cluster_damage_is_believed_if_it_stays(tmp_path, monkeypatch
 
         monkeypatch.setattr(log, "leaders_message", lacking)
         if is_the_leader:
-            monkeypatch.setattr(jetstream, "_DEPOSED_S", 1.0)
             with pytest.raises(LogDamaged, match=r"said\.m1 is counted there .* on node n\d"):
-                await log.read_from_leader(LEDGER, said.subject)
+                await log.append(said, b"{}", "another")
         else:
             [found] = await log.read_from_leader(LEDGER, said.subject)
             asked = 0
