@@ -203,10 +203,10 @@ async def apply_text(
     owner = ORGANISATION if organisation else workspace
     whose: dict[str, Any] = {"organisation": True} if organisation else {"workspace": workspace}
     async with session.connect(role) as ledger:
-        version, changes = await changes_to(ledger, owner, text, file)
-        opened = None
+        version, changes = 0, list[str]()
+        opened: PolicyDifference | None = None
         if show_changes:
-            opened = await shown_changes(
+            version, changes, opened = await shown_changes(
                 ledger, owner, text, file, session, printed=print_line if dry_run else print_message
             )
         if not dry_run:
@@ -238,13 +238,16 @@ async def shown_changes(
     session: Session,
     *,
     printed: Callable[[str], None] = print_message,
-) -> PolicyDifference | None:
-    """Show people how a text differs from the version in force, and what it opens; None if there is
-    no such version, or it is the same, or nobody can say.
+) -> tuple[int, list[str], PolicyDifference | None]:
+    """Show people how a text differs from the version in force, and what it opens.
+
+    Returns:
+        The number of that version (0: there is none), the lines that differ, and what is opened;
+        None: there is nothing to compare, or the comparison is not installed.
     """
     version, changes = await changes_to(ledger, owner, text, source)
     if not (version and changes):
-        return None
+        return version, changes, None
     try:
         opened = await opened_by(ledger, owner, text, source)
         said = sentences(opened, f"version {version}", source)
@@ -252,7 +255,7 @@ async def shown_changes(
         opened, said = None, [f"not compared: {why}"]
     for one in () if session.json else (*changes, *said):
         printed(one)
-    return opened
+    return version, changes, opened
 
 
 def _opens(opened: PolicyDifference | None) -> dict[str, object]:
@@ -264,7 +267,7 @@ async def _propose(
 ) -> int:
     """Propose a version as a call that people approve. The exit code says that it is pending."""
     async with session.connect("service") as ledger:
-        opened = await shown_changes(ledger, workspace, text, file, session)
+        *_, opened = await shown_changes(ledger, workspace, text, file, session)
         call = await propose_policy(ledger, workspace, text, file, requester, empty=empty)
     session.print(
         {"workspace": workspace, "proposal": str(call.ref)} | _opens(opened),
@@ -278,7 +281,7 @@ async def _apply_proposal(proposal: str, session: Session) -> None:
     ref = CallRef.parse(proposal)
     async with session.connect("service") as service, session.connect("operator") as operator:
         text = proposed_text(await service.known_call(ref))
-        opened = await shown_changes(operator, ref.workspace, text, str(ref), session)
+        *_, opened = await shown_changes(operator, ref.workspace, text, str(ref), session)
         version = await apply_proposal(operator, service, ref)
     session.print(
         {"workspace": ref.workspace, "version": version} | _opens(opened),
