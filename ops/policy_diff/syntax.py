@@ -3,11 +3,11 @@
 What the tree does not spell out (macros, functions) is a `Part`: its text, and nothing more.
 """
 
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
 
 from cel import cel
+from msgspec import Struct
 
 from ayes.schemas.condition_cost import Unreadable, tokens
 
@@ -15,23 +15,20 @@ _MACROS: Final = frozenset({"all", "exists", "exists_one", "map", "filter"})
 _COMPARISONS: Final = ("<", ">", "<=", ">=", "==", "!=", "in")
 
 
-@dataclass(frozen=True)
-class Constant:
+class Constant(Struct, frozen=True):
     """A literal; of a whole number with `u`, `unsigned`."""
 
     value: Any
     unsigned: bool = False
 
 
-@dataclass(frozen=True)
-class Variable:
+class Variable(Struct, frozen=True):
     """One of the names that a condition can use."""
 
     name: str
 
 
-@dataclass(frozen=True)
-class Lookup:
+class Lookup(Struct, frozen=True):
     """`of.key`, `of["key"]` or `of[0]`; with `tests`, the `has(of.key)`."""
 
     of: "Tree"
@@ -40,8 +37,7 @@ class Lookup:
     tests: bool = False
 
 
-@dataclass(frozen=True)
-class Unary:
+class Unary(Struct, frozen=True):
     """`!of` or `-of`."""
 
     sign: str
@@ -49,8 +45,7 @@ class Unary:
     text: str
 
 
-@dataclass(frozen=True)
-class Binary:
+class Binary(Struct, frozen=True):
     """An operator between two."""
 
     sign: str
@@ -59,8 +54,7 @@ class Binary:
     text: str
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(Struct, frozen=True):
     """`of ? yes : no`."""
 
     of: "Tree"
@@ -68,16 +62,14 @@ class Choice:
     no: "Tree"
 
 
-@dataclass(frozen=True)
-class Items:
+class Items(Struct, frozen=True):
     """A list that is written out."""
 
     items: "tuple[Tree, ...]"
     text: str
 
 
-@dataclass(frozen=True)
-class Called:
+class Called(Struct, frozen=True):
     """A function of these values, the one that it is a method of first."""
 
     function: str
@@ -85,8 +77,7 @@ class Called:
     text: str
 
 
-@dataclass(frozen=True)
-class Part:
+class Part(Struct, frozen=True):
     """What is not taken apart."""
 
     text: str

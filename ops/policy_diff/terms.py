@@ -6,10 +6,10 @@ is the same wherever the same text stands. Such a formula allows more than there
 out is proved, and what it finds is only a candidate.
 """
 
-from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
 import z3
+from msgspec import Struct
 
 from ayes.ops.policy_diff import values as v
 from ayes.ops.policy_diff.syntax import (
@@ -51,13 +51,12 @@ TOOL: Final = z3.Loop(z3.Union(_LETTERS, z3.Re("_"), z3.Re("."), z3.Re("/")), 1,
 _ASCII: Final = z3.Star(z3.Range(chr(0), chr(127)))
 
 
-@dataclass
-class ArgumentPlace:
+class ArgumentPlace(Struct):
     """A place of the arguments or labels, and the places below it that conditions name."""
 
     name: str
     value: Value
-    below: dict[str | int, "ArgumentPlace"] = field(default_factory=dict)
+    below: dict[str | int, "ArgumentPlace"] = {}
 
     @property
     def all(self) -> "list[ArgumentPlace]":

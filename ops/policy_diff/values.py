@@ -7,11 +7,11 @@ by value but not added, `true || error` is true, `true == 1` is false.
 
 import sys
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import Any, Final
 
 import z3
+from msgspec import Struct
 
 NULL: Final = "null"
 BOOL: Final = "bool"
@@ -64,12 +64,11 @@ class Unwritable(Exception):
     """It cannot be written as a formula; the message says why."""
 
 
-@dataclass
-class Value:
+class Value(Struct):
     """When it has a kind, and what it is then."""
 
-    kinds: dict[str, Formula] = field(default_factory=dict)
-    values: dict[str, Formula] = field(default_factory=dict)
+    kinds: dict[str, Formula] = {}
+    values: dict[str, Formula] = {}
 
     def is_(self, kind: str) -> Formula:
         return self.kinds.get(kind, NO)
@@ -397,8 +396,7 @@ _HAS: Final = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class ListQuestion:
+class ListQuestion(Struct, frozen=True):
     """Whether a list whose contents are not known has a value: a question to the solver."""
 
     of: Formula
