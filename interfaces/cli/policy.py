@@ -6,7 +6,6 @@ from typing import Annotated, Final
 
 from msgspec.structs import replace
 
-from ayes.interfaces.cli import policy_diff as _policy_diff  # noqa: F401 - registers its command
 from ayes.interfaces.cli.command import Session, command
 from ayes.interfaces.cli.options import (
     CallArgument,
@@ -19,7 +18,8 @@ from ayes.interfaces.cli.options import (
     option,
     read_labels,
 )
-from ayes.interfaces.cli.policy_suggest import print_suggestions
+from ayes.interfaces.cli.policy_diff import diff
+from ayes.interfaces.cli.policy_suggest import suggested
 from ayes.interfaces.cli.policy_versions import app
 from ayes.interfaces.cli.terminal.output import print_data, print_json, print_line, print_message
 from ayes.interfaces.cli.terminal.prompt import text_or_stdin
@@ -271,8 +271,17 @@ def _print_counts(title: str, rows: dict[str, Counts]) -> None:
     print_table([title, *heads], cells, [False, *(True for _ in columns)])
 
 
-# ----------------------------------------------------------------------------------- policy suggest
+# ---------------------------------------------------------------------- policy diff, policy suggest
 
+command(
+    app,
+    "diff",
+    examples="""
+    ayes policy diff shop.toml new.toml
+    ayes policy diff 3 new.toml -w shop
+    ayes policy diff 3 4 -w shop --json
+    """,
+)(diff)
 command(
     app,
     "suggest",
@@ -280,7 +289,7 @@ command(
     ayes policy suggest -w shop
     ayes policy suggest -w shop --at-most 2 --toml
     """,
-)(print_suggestions)
+)(suggested)
 
 
 # ----------------------------------------------------------------------------------- policy explain

@@ -2,9 +2,8 @@
 
 from typing import Annotated, Final, NamedTuple
 
-from ayes.interfaces.cli.command import Session, command
+from ayes.interfaces.cli.command import Session
 from ayes.interfaces.cli.options import OrganisationOption, WorkspaceOption, argument
-from ayes.interfaces.cli.policy_versions import app
 from ayes.interfaces.cli.terminal.output import print_json, print_line
 from ayes.ledger.clients.services import Ledger
 from ayes.ops.actions.policies import changes
@@ -43,15 +42,6 @@ class _DiffReport(PolicyDifference, frozen=True, kw_only=True):
     covered: Coverage | None = None
 
 
-@command(
-    app,
-    "diff",
-    examples="""
-    ayes policy diff shop.toml new.toml
-    ayes policy diff 3 new.toml -w shop
-    ayes policy diff 3 4 -w shop --json
-    """,
-)
 async def diff(
     old: Annotated[str, argument("OLD", "FILE.toml, or the number of a version.")],
     new: Annotated[str, argument("NEW", "FILE.toml, or the number of a version.")],

@@ -61,7 +61,7 @@ _WITHOUT: Final[dict[NoRule, str]] = {
 }
 
 
-async def print_suggestions(
+async def suggested(
     workspace: WorkspaceOption = "default",
     since: Annotated[
         str | None, option("--since", "SEQ|TIME", "Start there: a number, or an ISO time (UTC).")
