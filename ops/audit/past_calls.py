@@ -5,8 +5,8 @@ of its votes. The rules of this file:
 
 * An approval counts only if each vote that it rests on came later than a rubber stamp: later than
   anybody reads the question, since it was asked and since that person's last vote on any call.
-* A denial counts however quick it was, and so do an edit, an answer in place of the tool, and a
-  revocation: whoever made it did not want this call to run as it was asked for.
+* A denial counts however quick it was. So do an edit, an answer in place of the tool, and a
+  revocation: the person did not want the call to run as it was requested.
 * An approval by the requester alone, in an emergency or by a grant says nothing about what others
   would decide; nor does a question that nobody decided.
 """

@@ -18,10 +18,12 @@ _NEGLIGIBLE: Final = 1e-18
 
 @lru_cache(maxsize=65536)
 def upper_bound(cases: int, of: int, confidence: float) -> float:
-    """The highest share with which so few cases among so many are still plausible.
+    """The upper confidence limit of a binomial proportion (Clopper and Pearson, one-sided).
 
     Args:
-        confidence: the probability with which the true share is not above it.
+        cases: the successes.
+        of: the trials.
+        confidence: the probability with which the true proportion is not above the limit.
     """
     if cases >= of:
         return 1.0
@@ -36,7 +38,7 @@ def upper_bound(cases: int, of: int, confidence: float) -> float:
 
 
 def _at_most(cases: int, of: int, share: float) -> float:
-    """The probability of at most so many cases, if each of so many is one with this share."""
+    """The binomial distribution function: the probability of at most `cases` successes."""
     if share >= 1:
         return 0.0
     term = first = math.exp(
@@ -75,7 +77,7 @@ def rising(values: Sequence[float]) -> float:
 
 @lru_cache(maxsize=64)
 def _orders(length: int) -> tuple[int, ...]:
-    """The numbers of orders of so many different values, by the number of pairs that rise."""
+    """By the number of their rising pairs, how many permutations of this length there are."""
     counts = [1]
     for size in range(2, length + 1):
         grown = [0] * (len(counts) + size - 1)

@@ -198,8 +198,6 @@ class _Work:
         self.fewest = fewest(terms.at_most, terms.confidence)
         self.facts: dict[str, Facts] = {}
 
-    # ---------------------------------------------------------------------------- what counts
-
     # ---------------------------------------------------------------------------- the choice
 
     def suggestions(self) -> Suggestions:
