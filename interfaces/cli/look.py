@@ -188,7 +188,8 @@ async def follow(thread: ThreadArgument, session: Session) -> int:
                     print_json({"discarded": True})
                 case Discarded():
                     shown = ""
-                    print_message("\n[the text so far is discarded]")
+                    print_message()
+                    print_message("[the text so far is discarded]")
                 case Ended(end=ModelFailed(error=error)):
                     print_message(f"The model failed: {error}")
                     return 1

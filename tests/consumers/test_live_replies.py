@@ -242,6 +242,27 @@ async def test_the_command_shows_it(store: Path, admin: Ledger, capsys: pytest.C
                 assert (code, rest.err.splitlines()[-1]) == (1, "The model failed: no")
 
 
+async def test_the_command_says_in_a_line_of_its_own_that_a_text_is_discarded(
+    store: Path, admin: Ledger, capsys: pytest.CaptureFixture[str]
+):
+    """As when another worker begins the reply anew."""
+    async with Ledger.connect(store, role="model") as model:
+        await admin.append(THREAD.opened, e.ThreadOpened(requester="rita"))
+        command = asyncio.create_task(look.follow(str(THREAD), session=Session(store=store)))
+        said = ""
+        for attempt, text in ((1, "On its"), (2, "Late.")):
+            async with LiveReply.of(model, THREAD, 1, attempt) as live, asyncio.timeout(60):
+                live.publish(text)
+                while text not in said:
+                    await asyncio.sleep(0.05)
+                    shown = capsys.readouterr()
+                    said += shown.out + shown.err
+        await admin.append(THREAD.asked(1, 1), e.ModelAsked(model="test:m"))
+        await admin.append(THREAD.replied(1), e.ModelReplied(parts=(e.Text("Late."),)))
+        assert await command == 0
+    assert "\n[the text so far is discarded]\n" in said
+
+
 async def test_each_role_hears_what_the_model_s_account_says(tmp_path: Path):
     """Also people, and whoever administers the ledger."""
     async with (
