@@ -45,7 +45,7 @@ def _at(value: Any, path: list[str]) -> list[Any]:
 
 def is_index(key: str) -> bool:
     """Whether a key of a pointer may denote an item of an array."""
-    return key == "*" or key.isdecimal()
+    return key == "*" or (key.isascii() and key.isdecimal())
 
 
 def _without(value: Any, path: list[str], *, is_named: bool = True) -> Any:

@@ -19,6 +19,7 @@ TOKEN = f"ayes:sealed:1:{'0' * 16}:{'A' * 80}"
         ({"card": "4111"}, "/card/number", {"card": REDACTED}),
         ({"card": 4111}, "/card/number", {"card": REDACTED}),
         ({"card": ["4111"]}, "/card/number", {"card": REDACTED}),
+        ({"card": ["4111"]}, "/card/\u0663", {"card": REDACTED}),  # a digit, but no index
         ({"cards": ["4111"]}, "/cards/*/number", {"cards": ["4111"]}),
         ({"cards": ["4111"]}, "/cards/0/number", {"cards": [REDACTED]}),
         ({"card": None, "note": "x"}, "/card/number", {"card": None, "note": "x"}),
